@@ -1,0 +1,55 @@
+"""Options, devices and seeds of every test."""
+
+import pytest
+import torch
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        '--require-openmmlab',
+        action='store_true',
+        help='fail, not skip, where mmcv, mmdet or mmseg is missing',
+    )
+    parser.addoption(
+        '--require-cuda',
+        action='store_true',
+        help='fail, not skip, where no GPU is there',
+    )
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+@pytest.fixture(params=['cpu', 'cuda'])
+def device(request):
+    """Every device of this machine."""
+    if request.param == 'cuda' and not torch.cuda.is_available():
+        if request.config.getoption('--require-cuda'):
+            pytest.fail('--require-cuda: PyTorch sees no GPU')
+        pytest.skip('PyTorch sees no GPU')
+    return torch.device(request.param)
+
+
+@pytest.fixture
+def openmmlab(request):
+    """mmdet, or a skip with the reason."""
+    try:
+        import mmcv._ext  # noqa: F401
+        import mmdet
+    except ImportError as error:
+        if request.config.getoption('--require-openmmlab'):
+            pytest.fail(f'--require-openmmlab: {error}')
+        pytest.skip(f'detectors cannot be built: {error}')
+    return mmdet
+
+
+@pytest.fixture(scope='session')
+def digit_scenes(tmp_path_factory):
+    """A folder with few scenes, as tools/prepare_data.py writes them."""
+    from mmlaplacian.datasets.digits import write_digits
+
+    out = tmp_path_factory.mktemp('data') / 'digits'
+    write_digits(out, dict(train=8, val=4))
+    return out

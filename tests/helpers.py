@@ -1,0 +1,52 @@
+"""Parity rule and dense forms that the tests share."""
+
+import torch
+
+#: Smallest error that counts, in units of the dtype's epsilon times the
+#: largest value.
+FLOOR = 8
+
+
+def assert_parity(fast, plain, exact):
+    """The error of ``fast`` is at most twice that of ``plain``, and a floor.
+
+    Args:
+        fast: Result under test.
+        plain: Result of plain PyTorch in the dtype of ``fast``.
+        exact: The same in float64.
+    """
+    assert fast.shape == exact.shape
+    eps = torch.finfo(fast.dtype).eps
+    floor = FLOOR * eps * exact.abs().max().clamp(min=1e-30)
+    error = (fast.double() - exact).abs().max()
+    allowed = 2 * (plain.double() - exact).abs().max() + floor
+    assert error <= allowed, f'error {error:.3g}, allowed {allowed:.3g}'
+
+
+def laplacian_broadcast(x, y, bandwidth=4.0):
+    """The Laplacian kernel by its formula, N x M x D in memory."""
+    distance = (x[..., :, None, :] - y[..., None, :, :]).abs().sum(-1)
+    return torch.exp(-distance / bandwidth)
+
+
+def dense_z(g, centering='both'):
+    """Z of design section 3 from the N x N matrix G, by loops over keys."""
+    n = g.shape[-1]
+    scale = g.abs().amax((-2, -1), keepdim=True)
+    g = g / scale
+    mu = torch.stack([g[..., j].mean(-1) for j in range(n)], -1)
+    eps = 1e-5 * mu.square().mean(-1) + 1e-20
+    if centering == 'both':
+        g = (
+            g
+            - torch.stack([g[..., i, :].mean(-1) for i in range(n)], -1)[
+                ..., None
+            ]
+        )
+    columns = []
+    for j in range(n):
+        column = g[..., :, j]
+        centred = column - column.mean(-1, keepdim=True)
+        variance = centred.square().mean(-1)
+        columns.append(centred / (variance + eps).sqrt()[..., None])
+    return torch.stack(columns, -1) / n + 1 / n
