@@ -1,0 +1,431 @@
+"""Laplacian attention, linear in the number of tokens.
+
+Letters: B images, h heads, N tokens, M landmarks, D head dimension, H x W
+token map. The derivation is in ``cuda_ops/README.md``.
+"""
+
+from contextlib import nullcontext
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cuda_ops import KERNELS, SOLVERS, accumulate_dtype
+
+WHITENINGS = ('diagonal', 'none', 'row')
+CENTERINGS = ('both', 'column')
+APPROXIMATIONS = ('nystrom', 'exact')
+LANDMARK_SOURCES = ('query', 'key', 'mean')
+LANDMARK_POOLS = ('avg', 'dwconv')
+
+
+def _unit_maximum(c: Tensor) -> Tensor:
+    """Divide by one detached maximum per image and head.
+
+    The whitened product does not change, and products of small kernel values
+    no longer underflow.
+    """
+    largest = c.detach().abs().amax((-2, -1), keepdim=True)
+    return c / largest.clamp(min=torch.finfo(c.dtype).tiny)
+
+
+def _scale(variance: Tensor, query_mean: Tensor) -> Tensor:
+    """``1 / (N sqrt(s_j^2 + eps))`` with the scale-free eps; (B, h, N, 1).
+
+    Args:
+        variance: s_j^2, (B, h, N), one for each key.
+        query_mean: mu_j before the row centring, (B, h, N).
+    """
+    eps = 1e-5 * query_mean.square().mean(-1, keepdim=True) + 1e-20
+    scale = (variance.clamp(min=0) + eps).rsqrt() / variance.shape[-1]
+    return scale[..., None]
+
+
+def whitened_product(
+    c_q: Tensor,
+    c_k: Tensor,
+    p_inverse: Tensor,
+    v: Tensor,
+    *,
+    whitening: str = 'diagonal',
+    centering: str = 'both',
+) -> Tensor:
+    """``Z V`` for ``G = C_q P^-1 C_k^T``, the Nystrom form, never formed.
+
+    Z is G centred over keys and queries, divided by N times each key's
+    standard deviation over the queries, plus 1/N (paper Eq. 4-6; the factor
+    1/N is ours). Centring G both ways equals centring both factors over the
+    tokens, so time is O(N M^2 + N M D). Statistics are per image and head.
+
+    Args:
+        c_q: k(q, L), (B, h, N, M).
+        c_k: k(k, L), (B, h, N, M).
+        p_inverse: Inverse of the landmark matrix, (B, h, M, M).
+        v: (B, h, N, D), same dtype as the rest.
+        whitening: ``'diagonal'``; ``'none'``: G V; ``'row'``: G V divided by
+            the row sums of G, clamped at 1e-4. Default: ``'diagonal'``.
+        centering: ``'both'``, or ``'column'`` to leave out the mean over the
+            keys. Only for ``'diagonal'``. Default: ``'both'``.
+
+    Returns:
+        (B, h, N, D).
+    """
+    if whitening != 'diagonal':
+        keys = p_inverse @ c_k.mT
+        out = c_q @ (keys @ v)
+        if whitening == 'row':
+            row_sum = c_q @ keys.sum(-1, keepdim=True)
+            out = out / row_sum.clamp(min=1e-4)
+        return out
+    c_q, c_k = _unit_maximum(c_q), _unit_maximum(c_k)
+    q_mean = c_q.mean(-2, keepdim=True)
+    c_q = c_q - q_mean
+    query_mean = (c_k @ (q_mean @ p_inverse).mT).squeeze(-1)
+    if centering == 'both':
+        c_k = c_k - c_k.mean(-2, keepdim=True)
+    a = c_k @ p_inverse.mT  # (B, h, N, M): row j is a_j = P^-1 c_k,j
+    covariance = c_q.mT @ c_q / c_q.shape[-2]
+    variance = ((a @ covariance) * a).sum(-1)
+    weighted = a.mT @ (_scale(variance, query_mean) * v)
+    return c_q @ weighted + v.mean(-2, keepdim=True)
+
+
+def _dense_product(
+    g: Tensor, v: Tensor, whitening: str, centering: str
+) -> Tensor:
+    """:func:`whitened_product` for a kernel matrix G that is at hand."""
+    if whitening == 'none':
+        return g @ v
+    if whitening == 'row':
+        return (g @ v) / g.sum(-1, keepdim=True).clamp(min=1e-4)
+    g = _unit_maximum(g)
+    query_mean = g.mean(-2)
+    if centering == 'both':
+        g = g - g.mean(-1, keepdim=True)
+    g = g - g.mean(-2, keepdim=True)
+    variance = g.square().mean(-2)
+    return g @ (_scale(variance, query_mean) * v) + v.mean(-2, keepdim=True)
+
+
+def nystrom_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    landmarks: Tensor,
+    *,
+    kernel: str = 'laplacian',
+    bandwidth: float | None = None,
+    solver: str = 'newton_schulz',
+    num_iters: int | None = None,
+    ridge: float = 0.01,
+    whitening: str = 'diagonal',
+    centering: str = 'both',
+) -> Tensor:
+    """Attention through M landmarks, linear in N.
+
+    Args:
+        q, k: (B, h, N, D), already scaled by D^(-1/4).
+        v: (B, h, N, D).
+        landmarks: (B, h, M, D), scaled like ``q``.
+        kernel: A name in ``cuda_ops.KERNELS``. Default: ``'laplacian'``.
+        bandwidth: Positive; None for the kernel's default. Default: None.
+        solver: A name in ``cuda_ops.SOLVERS``. ``'newton_schulz'`` gives way
+            to ``'cholesky'`` for kernels whose values leave [0, 1], where its
+            iteration count would not hold. Default: ``'newton_schulz'``.
+        num_iters: Iterations of the solver; None for its default.
+        ridge: Added to the diagonal of the landmark matrix, in units of its
+            largest diagonal entry, which is 1 for the bounded kernels.
+            Default: 0.01.
+        whitening, centering: See :func:`whitened_product`.
+
+    Returns:
+        (B, h, N, D).
+    """
+    row = KERNELS[kernel]
+    if bandwidth is None:
+        bandwidth = row.bandwidth
+    if solver == 'newton_schulz' and not row.bounded:
+        solver = 'cholesky'
+    c_q = row.function(q, landmarks, bandwidth)
+    c_k = row.function(k, landmarks, bandwidth)
+    w = row.function(landmarks, landmarks, bandwidth)
+    if row.bounded:
+        p_inverse = SOLVERS[solver](w, num_iters=num_iters, ridge=ridge)
+    else:
+        largest = w.detach().diagonal(dim1=-2, dim2=-1).amax(-1)
+        largest = largest.clamp(min=1e-20)[..., None, None]
+        p_inverse = SOLVERS[solver](
+            w / largest, num_iters=num_iters, ridge=ridge
+        )
+        p_inverse = p_inverse / largest
+    return whitened_product(
+        c_q, c_k, p_inverse, v, whitening=whitening, centering=centering
+    )
+
+
+def dense_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    kernel: str = 'laplacian',
+    bandwidth: float | None = None,
+    whitening: str = 'diagonal',
+    centering: str = 'both',
+) -> Tensor:
+    """Attention with the exact kernel matrix: O(N^2) time and memory.
+
+    Arguments and result as for :func:`nystrom_attention`.
+    """
+    row = KERNELS[kernel]
+    if bandwidth is None:
+        bandwidth = row.bandwidth
+    return _dense_product(
+        row.function(q, k, bandwidth), v, whitening, centering
+    )
+
+
+def _full_precision(device_type: str):
+    """Switch autocast off where the device has it."""
+    if torch.amp.is_autocast_available(device_type):
+        return torch.autocast(device_type, enabled=False)
+    return nullcontext()
+
+
+def _check_choice(name: str, value, choices) -> None:
+    if value not in choices:
+        raise ValueError(
+            f'LaplacianAttention: {name} must be one of {sorted(choices)}, '
+            f'got {value!r}'
+        )
+
+
+class LaplacianAttention(nn.Module):
+    """Multi-head attention with a whitened Laplacian kernel.
+
+    ``proj(Z V + DWC(V))`` of LaplacianFormer (arXiv 2604.20368, Eq. 4-6 and
+    its Nystrom form): q and k scaled by D^(-1/4) as in SOFT (so bandwidth 4
+    is 4 D^(1/4) on unscaled q and k), landmarks pooled from the map onto a
+    fixed grid, and a depthwise convolution of V beside it. Everything from
+    the distances to ``Z V`` runs in float32 (float64 for float64 inputs)
+    under any autocast. No image depends on another one of its batch.
+
+    Where the map has no more tokens than the landmark grid has cells, the
+    exact kernel takes the place of its Nystrom form (not with
+    ``landmark_pool='dwconv'``, whose weights would be left without a
+    gradient).
+
+    Args:
+        dim: Channels C, a multiple of ``num_heads``.
+        num_heads: Heads h; D = C / h.
+        kernel: A name in ``cuda_ops.KERNELS``, or ``'softmax'`` for plain
+            scaled-dot-product attention (quadratic; the switches below then
+            do nothing). Default: ``'laplacian'``.
+        bandwidth: Positive; None for the kernel's default. Default: None.
+        approximation: ``'nystrom'``, or ``'exact'`` for the dense kernel
+            matrix (quadratic). Default: ``'nystrom'``.
+        landmark_grid: Landmarks along each side, >= 1. Default: 7 (M = 49).
+        landmark_source: Map that is pooled: ``'query'``, ``'key'`` or
+            ``'mean'`` of both. Default: ``'query'``.
+        landmark_pool: ``'avg'``, or ``'dwconv'`` for a depthwise 3x3
+            convolution before the averages. Default: ``'avg'``.
+        solver, num_iters, ridge: See :func:`nystrom_attention`.
+        whitening, centering: See :func:`whitened_product`.
+        local_kernel_size: Odd side of the depthwise convolution of V; 0
+            leaves it out. Default: 3.
+        share_qk: One projection for q and k, as in SOFT. Default: False.
+        qkv_bias: Bias of the first projection. Default: True.
+
+    Raises:
+        ValueError: An argument is out of its range; choices are listed.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        kernel: str = 'laplacian',
+        bandwidth: float | None = None,
+        approximation: str = 'nystrom',
+        landmark_grid: int = 7,
+        landmark_source: str = 'query',
+        landmark_pool: str = 'avg',
+        solver: str = 'newton_schulz',
+        num_iters: int | None = None,
+        ridge: float = 0.01,
+        whitening: str = 'diagonal',
+        centering: str = 'both',
+        local_kernel_size: int = 3,
+        share_qk: bool = False,
+        qkv_bias: bool = True,
+    ):
+        super().__init__()
+        _check_choice('kernel', kernel, [*KERNELS, 'softmax'])
+        _check_choice('approximation', approximation, APPROXIMATIONS)
+        _check_choice('landmark_source', landmark_source, LANDMARK_SOURCES)
+        _check_choice('landmark_pool', landmark_pool, LANDMARK_POOLS)
+        _check_choice('solver', solver, SOLVERS)
+        _check_choice('whitening', whitening, WHITENINGS)
+        _check_choice('centering', centering, CENTERINGS)
+        if dim < 1 or num_heads < 1 or dim % num_heads:
+            raise ValueError(
+                'LaplacianAttention: dim must be a positive multiple of '
+                f'num_heads, got dim={dim}, num_heads={num_heads}'
+            )
+        if landmark_grid < 1:
+            raise ValueError(
+                'LaplacianAttention: landmark_grid must be >= 1, '
+                f'got {landmark_grid}'
+            )
+        if bandwidth is not None and not bandwidth > 0:
+            raise ValueError(
+                'LaplacianAttention: bandwidth must be positive, '
+                f'got {bandwidth}'
+            )
+        if ridge <= 0:
+            raise ValueError(
+                f'LaplacianAttention: ridge must be positive, got {ridge}'
+            )
+        if local_kernel_size < 0 or (
+            local_kernel_size and (local_kernel_size % 2 == 0)
+        ):
+            raise ValueError(
+                'LaplacianAttention: local_kernel_size must be odd, or 0 for '
+                f'no convolution, got {local_kernel_size}'
+            )
+        self.dim = dim
+        self.num_heads = num_heads
+        self.kernel = kernel
+        self.approximation = approximation
+        self.landmark_grid = landmark_grid
+        self.landmark_source = landmark_source
+        self.share_qk = share_qk
+        self.kernel_cfg = dict(
+            kernel=kernel,
+            bandwidth=bandwidth,
+            whitening=whitening,
+            centering=centering,
+        )
+        self.solver_cfg = dict(solver=solver, num_iters=num_iters, ridge=ridge)
+        self.qkv = nn.Linear(dim, (2 if share_qk else 3) * dim, bias=qkv_bias)
+        self.local_conv = (
+            nn.Conv2d(
+                dim,
+                dim,
+                local_kernel_size,
+                padding=local_kernel_size // 2,
+                groups=dim,
+            )
+            if local_kernel_size
+            else None
+        )
+        uses_landmarks = kernel != 'softmax' and approximation == 'nystrom'
+        self.landmark_conv = (
+            nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
+            if uses_landmarks and landmark_pool == 'dwconv'
+            else None
+        )
+        self.proj = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, hw: tuple[int, int]) -> Tensor:
+        """Mix the tokens of each image.
+
+        Args:
+            x: (B, N, C), tokens in row-major order.
+            hw: (H, W) of the token map, N = H * W.
+
+        Returns:
+            (B, N, C) in the dtype of the projections.
+
+        Raises:
+            ValueError: N is not H * W.
+        """
+        num_tokens = x.shape[1]
+        if num_tokens != hw[0] * hw[1]:
+            raise ValueError(
+                'LaplacianAttention: x must hold H * W tokens, '
+                f'got {num_tokens} tokens and hw={tuple(hw)}'
+            )
+        parts = self.qkv(x).chunk(2 if self.share_qk else 3, dim=-1)
+        q, k, v = parts[0], parts[-2], parts[-1]
+        out = self._mix(q, k, v, hw).to(v.dtype)
+        if self.local_conv is not None:
+            out = out + _to_tokens(self.local_conv(_to_map(v, hw)))
+        return self.proj(out)
+
+    def _mix(self, q: Tensor, k: Tensor, v: Tensor, hw) -> Tensor:
+        """Attention alone: (B, N, C) each, to (B, N, C)."""
+        landmark_map = self._landmark_map(q, k, hw)
+        with _full_precision(v.device.type):
+            scale = (self.dim // self.num_heads) ** -0.25
+            q, k, v = (self._heads(t) for t in (q, k, v))
+            if self.kernel == 'softmax':
+                out = F.scaled_dot_product_attention(
+                    q * scale, k * scale, v, scale=1.0
+                )
+            elif landmark_map is None:
+                out = dense_attention(
+                    q * scale, k * scale, v, **self.kernel_cfg
+                )
+            else:
+                landmarks = self._heads(self._pool(landmark_map))
+                out = nystrom_attention(
+                    q * scale,
+                    k * scale,
+                    v,
+                    landmarks * scale,
+                    **self.kernel_cfg,
+                    **self.solver_cfg,
+                )
+        return out.transpose(1, 2).flatten(2)
+
+    def _landmark_map(self, q: Tensor, k: Tensor, hw) -> Tensor | None:
+        """Map to pool landmarks from, (B, C, H, W); None: exact kernel."""
+        if self.kernel == 'softmax' or self.approximation == 'exact':
+            return None
+        few = hw[0] * hw[1] <= self.landmark_grid**2
+        if few and self.landmark_conv is None:
+            return None
+        source = {'query': q, 'key': k, 'mean': None}[self.landmark_source]
+        if source is None:
+            source = (q + k) / 2
+        source = _to_map(source, hw)
+        if self.landmark_conv is not None:
+            source = self.landmark_conv(source)
+        return source
+
+    def _pool(self, landmark_map: Tensor) -> Tensor:
+        """Average onto the grid: (B, C, H, W) to (B, M, C)."""
+        grid = [min(self.landmark_grid, n) for n in landmark_map.shape[-2:]]
+        landmark_map = landmark_map.to(accumulate_dtype(landmark_map.dtype))
+        return _to_tokens(F.adaptive_avg_pool2d(landmark_map, grid))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """(B, N, C) to (B, h, N, D) in the dtype of the computation."""
+        x = x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        return x.to(accumulate_dtype(x.dtype))
+
+    def extra_repr(self) -> str:
+        if self.kernel == 'softmax':
+            return f'num_heads={self.num_heads}, kernel=softmax'
+        return ', '.join(
+            f'{name}={value}'
+            for name, value in dict(
+                num_heads=self.num_heads,
+                approximation=self.approximation,
+                landmark_grid=self.landmark_grid,
+                landmark_source=self.landmark_source,
+                **self.kernel_cfg,
+                **self.solver_cfg,
+            ).items()
+        )
+
+
+def _to_map(x: Tensor, hw) -> Tensor:
+    """(B, N, C) tokens to a (B, C, H, W) view."""
+    return x.transpose(1, 2).unflatten(-1, tuple(hw))
+
+
+def _to_tokens(x: Tensor) -> Tensor:
+    """(B, C, H, W) to (B, N, C) tokens."""
+    return x.flatten(2).transpose(1, 2)
