@@ -1,0 +1,1 @@
+"""Datasets made from data that ships inside packages."""

