@@ -1,0 +1,41 @@
+"""Read a config and check the environment that it asks for."""
+
+from pathlib import Path
+
+from mmengine.config import Config
+
+from ..check_env import check_environment
+from ..errors import InputError
+
+
+def load_config(path: str, options: dict | None = None) -> Config:
+    """Read a text config; the package itself is imported already.
+
+    So a config that forgets ``custom_imports`` works too.
+
+    Args:
+        path: Config file.
+        options: Dotted keys and values that override it.
+
+    Returns:
+        The config.
+
+    Raises:
+        InputError: The file is missing, does not parse, or asks for packages
+            that are not there.
+    """
+    if not Path(path).is_file():
+        raise InputError(
+            f'config: expected a file, found none at {Path(path).absolute()}; '
+            'the configs of this project are in configs/, and in '
+            'mmlaplacian/.mim/configs of an installed package'
+        )
+    try:
+        config = Config.fromfile(path)
+    except Exception as error:
+        raise InputError(f'config: {path} does not parse: {error}') from error
+    if options:
+        config.merge_from_dict(options)
+    scope = config.get('default_scope') or 'mmdet'
+    check_environment('mmengine', 'mmcv', scope, ops=scope == 'mmdet')
+    return config

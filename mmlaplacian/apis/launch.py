@@ -1,0 +1,59 @@
+"""Devices and processes: what mmengine leaves open on a CPU."""
+
+import os
+
+import torch
+from mmengine.config import Config
+from mmengine.device import get_device
+
+from ..errors import InputError
+
+
+def prepare_device(config: Config, launcher: str, amp: bool = False) -> None:
+    """Make a config fit the device at hand.
+
+    mmengine starts ``--launcher pytorch`` on accelerators only: on a CPU this
+    starts gloo and wraps the model without device ids.
+
+    Args:
+        config: Changed in place.
+        launcher: ``'none'``, ``'pytorch'``, ``'slurm'`` or ``'mpi'``.
+        amp: Train in mixed precision.
+
+    Raises:
+        InputError: The device cannot do what is asked.
+    """
+    device = get_device()
+    if amp:
+        if device == 'cpu':
+            raise InputError(
+                '--amp needs an accelerator and PyTorch sees none here; '
+                'train without --amp (float32)'
+            )
+        config.optim_wrapper.type = 'AmpOptimWrapper'
+        config.optim_wrapper.loss_scale = 'dynamic'
+    config.launcher = launcher
+    if launcher == 'none' or device != 'cpu':
+        return
+    if launcher != 'pytorch':
+        raise InputError(
+            f'--launcher {launcher} needs accelerators and PyTorch sees none '
+            'here; on CPUs use --launcher pytorch under torchrun'
+        )
+    missing = {'RANK', 'WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT'} - {
+        *os.environ
+    }
+    if missing:
+        raise InputError(
+            '--launcher pytorch expects the variables of torchrun, but '
+            f'{", ".join(sorted(missing))} are not set; start it with: '
+            'torchrun --nproc_per_node=NUMBER tools/train.py ...'
+        )
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group('gloo')
+    config.model_wrapper_cfg = dict(
+        type='MMDistributedDataParallel',
+        device_ids=None,
+        broadcast_buffers=False,
+        find_unused_parameters=config.get('find_unused_parameters', False),
+    )

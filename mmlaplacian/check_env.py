@@ -1,0 +1,113 @@
+"""Say whether the OpenMMLab packages of this environment can work.
+
+``python -m mmlaplacian.check_env`` prints what is installed and exits with 1
+where something is missing or broken.
+"""
+
+import importlib
+import sys
+from importlib.metadata import packages_distributions
+
+from .errors import InputError
+
+#: Modules that several distributions provide, under the same name.
+MM_MODULES = ('mmengine', 'mmcv', 'mmdet', 'mmseg', 'mmpretrain')
+INSTALL = 'pip install --no-build-isolation "mmlaplacian[onedl]"'
+REBUILD = (
+    'pip install --no-build-isolation --no-deps --force-reinstall '
+    'onedl-mmcv (PyTorch and a C++ compiler must be there before)'
+)
+
+
+def module_owners() -> dict[str, list[str]]:
+    """Distributions that own each installed module of MM_MODULES."""
+    owners = packages_distributions()
+    return {
+        module: sorted(set(owners[module]))
+        for module in MM_MODULES
+        if module in owners
+    }
+
+
+def check_owners() -> None:
+    """Raise where two distributions own one module.
+
+    pip installs both without a word; the files of one overwrite the other's,
+    and removing either breaks both.
+
+    Raises:
+        InputError: Names the module, the distributions and the way out.
+    """
+    for module, owners in module_owners().items():
+        if len(owners) > 1:
+            raise InputError(
+                f'the module {module} must come from one distribution, but '
+                f'{" and ".join(owners)} are installed. Their files overwrite '
+                f'each other: run pip uninstall {" ".join(owners)}, then '
+                'install one of them again'
+            )
+
+
+def check_modules(*modules: str) -> None:
+    """Raise unless each module can be imported.
+
+    Raises:
+        InputError: Names the module, the error and the way out.
+    """
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise InputError(
+                f'{module} cannot be imported ({error}). Install the '
+                f'OpenMMLab packages with: {INSTALL}'
+            ) from error
+
+
+def check_mmcv_ops() -> None:
+    """Raise unless mmcv's compiled operators load; detectors need them.
+
+    Raises:
+        InputError: Names the error and the way out.
+    """
+    try:
+        importlib.import_module('mmcv._ext')
+    except ImportError as error:
+        raise InputError(
+            'mmcv is installed without working compiled operators, which '
+            'detectors need: expected mmcv._ext to import, got '
+            f'{type(error).__name__}: {error}. Rebuild it with: {REBUILD}'
+        ) from error
+
+
+def check_environment(*modules: str, ops: bool = False) -> None:
+    """All of the above; raises InputError at the first trouble."""
+    check_owners()
+    check_modules(*modules)
+    if ops:
+        check_mmcv_ops()
+
+
+def main() -> int:
+    """Print a report; 0 where detection and segmentation can run."""
+    for module, owners in module_owners().items():
+        print(f'{module:12s} from {", ".join(owners)}')
+    troubles = []
+    for check in (
+        check_owners,
+        lambda: check_modules('torch', 'mmengine', 'mmcv', 'mmdet', 'mmseg'),
+        check_mmcv_ops,
+    ):
+        try:
+            check()
+        except InputError as error:
+            troubles.append(str(error))
+    for trouble in troubles:
+        print(f'problem: {trouble}', file=sys.stderr)
+    if not troubles:
+        print('everything that training needs can be imported')
+    return int(bool(troubles))
+
+
+if __name__ == '__main__':
+    sys.exit(main())

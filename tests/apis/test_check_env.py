@@ -1,0 +1,51 @@
+"""Environments that cannot work, each with its message."""
+
+import subprocess
+import sys
+
+import pytest
+
+from mmlaplacian import check_env
+from mmlaplacian.errors import InputError
+
+
+def run_report(path=''):
+    return subprocess.run(
+        [sys.executable, '-m', 'mmlaplacian.check_env'],
+        capture_output=True,
+        text=True,
+        env=dict(PYTHONPATH=str(path)),
+    )
+
+
+def test_this_environment(openmmlab):
+    result = run_report()
+    assert result.returncode == 0, result.stderr
+    assert 'mmcv' in result.stdout and 'everything' in result.stdout
+
+
+def test_two_distributions_own_one_module(tmp_path, openmmlab):
+    for name in ('mmcv', 'mmcv-full'):
+        info = tmp_path / f'{name.replace("-", "_")}-1.7.0.dist-info'
+        info.mkdir()
+        (info / 'METADATA').write_text(
+            f'Metadata-Version: 2.1\nName: {name}\nVersion: 1.7.0\n'
+        )
+        (info / 'top_level.txt').write_text('mmcv\n')
+    result = run_report(tmp_path)
+    assert result.returncode == 1
+    assert 'mmcv and mmcv-full' in result.stderr
+    assert 'pip uninstall mmcv mmcv-full' in result.stderr
+
+
+def test_mmcv_without_operators(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'mmcv._ext', None)
+    with pytest.raises(InputError, match='--no-build-isolation') as caught:
+        check_env.check_mmcv_ops()
+    assert 'compiled operators' in str(caught.value)
+
+
+def test_missing_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'mmseg', None)
+    with pytest.raises(InputError, match=r'mmseg.*mmlaplacian\[onedl\]'):
+        check_env.check_modules('mmseg')

@@ -1,0 +1,46 @@
+import pytest
+import torch
+from mmengine.config import Config
+
+from mmlaplacian.apis import load_config, prepare_device
+from mmlaplacian.errors import InputError
+
+CPU_ONLY = pytest.mark.skipif(
+    torch.cuda.is_available(), reason='only without accelerators'
+)
+
+
+def config():
+    return Config(dict(optim_wrapper=dict(type='OptimWrapper')))
+
+
+@CPU_ONLY
+def test_amp_on_a_cpu():
+    with pytest.raises(InputError, match='--amp needs an accelerator'):
+        prepare_device(config(), 'none', amp=True)
+
+
+@CPU_ONLY
+@pytest.mark.parametrize('launcher', ['slurm', 'mpi'])
+def test_cluster_launchers_on_a_cpu(launcher):
+    with pytest.raises(InputError, match='torchrun'):
+        prepare_device(config(), launcher)
+
+
+@CPU_ONLY
+def test_pytorch_launcher_without_torchrun(monkeypatch):
+    monkeypatch.delenv('RANK', raising=False)
+    with pytest.raises(InputError, match='RANK.*torchrun --nproc_per_node'):
+        prepare_device(config(), 'pytorch')
+
+
+def test_missing_config():
+    with pytest.raises(InputError, match=r'none at .*gone\.py'):
+        load_config('gone.py')
+
+
+def test_broken_config(tmp_path):
+    path = tmp_path / 'broken.py'
+    path.write_text('model = dict(')
+    with pytest.raises(InputError, match=r'broken\.py does not parse'):
+        load_config(str(path))

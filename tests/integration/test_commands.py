@@ -1,0 +1,217 @@
+"""The commands as a user runs them, from another directory."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = ROOT / 'configs/digits/mask-rcnn_laplacianformer-nano_fpn_digits.py'
+COCO_CONFIG = (
+    ROOT / 'configs/mask_rcnn/mask-rcnn_laplacianformer-tiny_fpn_1x_coco.py'
+)
+
+
+def run(cwd, *command, fails=False, launcher=()):
+    result = subprocess.run(
+        [sys.executable, *launcher, *map(str, command)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env={**os.environ, 'OMP_NUM_THREADS': '1'},
+    )
+    text = result.stdout + result.stderr
+    assert (result.returncode != 0) == fails, text[-3000:]
+    return text
+
+
+def train(cwd, *options, config=CONFIG, **keywords):
+    return run(
+        cwd,
+        ROOT / 'tools/train.py',
+        config,
+        *options,
+        '--cfg-options',
+        'train_cfg.max_epochs=2',
+        'train_dataloader.batch_size=4',
+        'val_dataloader.batch_size=4',
+        'default_hooks.checkpoint.max_keep_ckpts=-1',
+        *keywords.pop('overrides', ()),
+        **keywords,
+    )
+
+
+@pytest.fixture(scope='module')
+def place(tmp_path_factory, digit_scenes):
+    """A directory with data/digits in it, far from the checkout."""
+    folder = tmp_path_factory.mktemp('place')
+    (folder / 'data').mkdir()
+    (folder / 'data' / 'digits').symlink_to(digit_scenes)
+    return folder
+
+
+@pytest.fixture(scope='module')
+def trained(place):
+    """Text and work directory of two epochs."""
+    pytest.importorskip('mmdet')
+    text = train(place, '--work-dir', 'work', '--auto-scale-lr')
+    return text, place / 'work'
+
+
+def test_train_evaluates_and_saves(trained):
+    text, work = trained
+    assert 'starts from random weights' in text
+    assert 'bbox_mAP' in text and 'segm_mAP' in text and 'eta' in text
+    # Base batch size 8, four images a step.
+    assert 'Scaling the original LR by 0.5' in text
+    assert (work / 'epoch_2.pth').is_file()
+
+
+def test_resume_goes_on(trained, place):
+    text = train(
+        place,
+        *('--work-dir', 'work', '--resume'),
+        overrides=['train_cfg.max_epochs=3', 'val_cfg=None']
+        + ['val_dataloader=None', 'val_evaluator=None'],
+    )
+    assert 'resumed epoch: 2' in text
+    assert 'Epoch(train) [3]' in text and 'Epoch(train) [2]' not in text
+
+
+def test_test_writes_metrics_pictures_and_predictions(trained, place):
+    text = run(
+        place,
+        *(ROOT / 'tools/test.py', CONFIG, 'work/epoch_2.pth'),
+        *('--work-dir', 'tested', '--show-dir', 'shown', '--out', 'out.pkl'),
+    )
+    assert 'segm_mAP' in text
+    assert len(list((place / 'shown').iterdir())) == 4
+    picture = cv2.imread(str(place / 'shown/000000.png'))
+    assert picture.shape == (192, 384, 3)
+    assert len(pickle.loads((place / 'out.pkl').read_bytes())) == 4
+
+
+def test_image_demo(trained, place, digit_scenes):
+    folder = place / 'images'
+    folder.mkdir()
+    for name in ('000000.png', '000001.png'):
+        (folder / name).write_bytes((digit_scenes / 'val' / name).read_bytes())
+    (folder / 'broken.png').write_bytes(b'not a picture')
+    (folder / 'notes.txt').write_text('not an image')
+    demo = (ROOT / 'tools/image_demo.py', folder, CONFIG, 'work/epoch_2.pth')
+    text = run(place, *demo, '--score-thr', '0.01', fails=True)
+    assert 'broken.png: cannot be decoded, left out' in text
+    assert '1 images could not be read' in text
+    result = json.loads((place / 'outputs/000000.png.json').read_text())
+    assert result['image'] == '000000.png'
+    for found in result['objects']:
+        assert found['class'] in '0123456789' and 0 <= found['score'] <= 1
+        assert len(found['box']) == 4
+        assert found['mask']['size'] == [192, 192]
+    assert cv2.imread(str(place / 'outputs/000000.png')) is not None
+    text = run(place, *demo, '--out-dir', folder, fails=True)
+    assert 'would overwrite' in text
+
+
+def test_checkpoint_of_another_model(trained, place):
+    text = run(
+        place,
+        *(ROOT / 'tools/test.py', CONFIG, 'work/epoch_2.pth'),
+        *('--cfg-options', 'model.backbone.arch=tiny'),
+        'model.neck.in_channels=[64,128,320,512]',
+        fails=True,
+    )
+    assert 'does not hold the weights' in text
+    assert 'Traceback' not in text
+
+
+def test_missing_weights_and_missing_data(place):
+    text = run(place, ROOT / 'tools/train.py', COCO_CONFIG, fails=True)
+    assert '--from-scratch' in text and 'Traceback' not in text
+    text = run(
+        place,
+        ROOT / 'tools/train.py',
+        COCO_CONFIG,
+        '--from-scratch',
+        fails=True,
+    )
+    assert 'data/coco/train2017' in text and 'Traceback' not in text
+
+
+def test_config_without_our_import(trained, place):
+    text = Path(trained[1] / CONFIG.name).read_text()
+    assert 'custom_imports' in text
+    config = place / 'bare.py'
+    start = text.index('custom_imports')
+    end = text.index('\n', text.index(')', start))
+    config.write_text(text[:start] + text[end:])
+    text = run(
+        place,
+        *(ROOT / 'tools/test.py', config, 'work/epoch_2.pth'),
+        *('--work-dir', 'tested'),
+    )
+    assert 'segm_mAP' in text
+
+
+def test_unreadable_image_keeps_the_finished_epoch(
+    place, tmp_path, digit_scenes
+):
+    data = tmp_path / 'digits'
+    for source in digit_scenes.rglob('*.*'):
+        target = data / source.relative_to(digit_scenes)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(source.read_bytes())
+    # Only the validation of the second epoch sees it: see val_begin.
+    (data / 'val' / '000002.png').write_bytes(b'not a picture')
+    text = train(
+        place,
+        *('--work-dir', tmp_path / 'work'),
+        overrides=[
+            f'train_dataloader.dataset.data_root={data}',
+            f'val_dataloader.dataset.data_root={data}',
+            'train_cfg.val_begin=2',
+        ],
+        fails=True,
+    )
+    assert '000002.png is missing or cannot be decoded' in text
+    assert 'train.py: ' in text.splitlines()[-1]
+    assert (tmp_path / 'work' / 'epoch_1.pth').is_file()
+
+
+def test_two_processes_on_a_cpu(place, tmp_path):
+    pytest.importorskip('mmdet')
+    text = train(
+        place,
+        *('--work-dir', tmp_path / 'work', '--launcher', 'pytorch'),
+        overrides=['train_dataloader.batch_size=2'],
+        launcher=['-m', 'torch.distributed.run', '--nproc_per_node=2'],
+    )
+    assert 'bbox_mAP' in text
+    assert 'MMDistributedDataParallel' in text or 'Distributed' in text
+    assert (tmp_path / 'work' / 'epoch_2.pth').is_file()
+
+
+def test_own_data_as_in_the_readme(place):
+    """The example of configs/mask_rcnn/README.md parses and is checked."""
+    readme = (ROOT / 'configs/mask_rcnn/README.md').read_text()
+    example = readme.split('```python\n')[1].split('```')[0]
+    config = place / 'pets.py'
+    config.write_text(example.replace("'./", f"'{COCO_CONFIG.parent}/"))
+    text = run(
+        place, ROOT / 'tools/train.py', config, '--from-scratch', fails=True
+    )
+    assert 'data/pets/train' in text and 'Traceback' not in text
+
+
+@pytest.mark.parametrize(
+    'tool', ['train', 'test', 'image_demo', 'prepare_data']
+)
+def test_help(tool, tmp_path):
+    pytest.importorskip('mmdet')
+    text = run(tmp_path, ROOT / f'tools/{tool}.py', '--help')
+    assert text.startswith('usage:') or 'usage:' in text

@@ -1,0 +1,83 @@
+"""Evaluate a checkpoint on the test set of its config."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from mmengine.config import DictAction
+from mmengine.runner import Runner
+
+from mmlaplacian import apis
+from mmlaplacian.errors import InputError
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('config', help='config file')
+    parser.add_argument('checkpoint', help='checkpoint file')
+    parser.add_argument(
+        '--work-dir', help='logs and metrics; default: work_dirs/CONFIG'
+    )
+    parser.add_argument('--out', metavar='FILE.pkl', help='dump predictions')
+    parser.add_argument(
+        '--show-dir', help='write pictures: ground truth beside predictions'
+    )
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=DictAction,
+        metavar='KEY=VALUE',
+        help='override config entries',
+    )
+    parser.add_argument(
+        '--launcher',
+        choices=('none', 'pytorch', 'slurm', 'mpi'),
+        default='none',
+        help='how several processes were started',
+    )
+    # PyTorch's older launcher passes it.
+    parser.add_argument('--local_rank', '--local-rank', type=int, default=0)
+    args = parser.parse_args()
+    if args.out and Path(args.out).suffix not in ('.pkl', '.pickle'):
+        parser.error(f'--out: expected a .pkl or .pickle file, got {args.out}')
+    return args
+
+
+def test(args):
+    config = apis.load_config(args.config, args.cfg_options)
+    config.work_dir = args.work_dir or config.get(
+        'work_dir', str(Path('work_dirs', Path(args.config).stem))
+    )
+    apis.prepare_device(config, args.launcher)
+    apis.check_datasets(config, 'test')
+    config.load_from = args.checkpoint
+    config.resume = False
+    if args.show_dir:
+        config.default_hooks.visualization.update(
+            draw=True, test_out_dir=str(Path(args.show_dir).absolute())
+        )
+    if args.out:
+        config.test_evaluator = [
+            config.test_evaluator,
+            dict(type='DumpDetResults', out_file_path=args.out),
+        ]
+    runner = Runner.from_cfg(config)
+    model = getattr(runner.model, 'module', runner.model)
+    apis.check_checkpoint(model, args.checkpoint)
+    apis.keep_roi_align_contiguous(model)
+    try:
+        runner.test()
+    except Exception as error:
+        raise apis.explain_unreadable_image(error) or error from error
+
+
+def main():
+    args = parse_args()
+    try:
+        test(args)
+    except InputError as error:
+        sys.exit(f'test.py: {error}')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,109 @@
+"""Train a model of a config."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from mmengine.config import DictAction
+from mmengine.runner import Runner, find_latest_checkpoint
+
+from mmlaplacian import apis
+from mmlaplacian.errors import InputError
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('config', help='config file')
+    parser.add_argument(
+        '--work-dir', help='logs and checkpoints; default: work_dirs/CONFIG'
+    )
+    parser.add_argument(
+        '--amp', action='store_true', help='mixed precision (accelerators)'
+    )
+    parser.add_argument(
+        '--auto-scale-lr',
+        action='store_true',
+        help='scale the learning rate with the total batch size',
+    )
+    parser.add_argument(
+        '--resume',
+        nargs='?',
+        const='auto',
+        metavar='CHECKPOINT',
+        help='go on from a checkpoint, by default the newest of the work dir',
+    )
+    parser.add_argument(
+        '--from-scratch',
+        action='store_true',
+        help='start from random weights instead of the pretrained ones',
+    )
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=DictAction,
+        metavar='KEY=VALUE',
+        help='override config entries, such as train_dataloader.batch_size=4',
+    )
+    parser.add_argument(
+        '--launcher',
+        choices=('none', 'pytorch', 'slurm', 'mpi'),
+        default='none',
+        help='how several processes were started',
+    )
+    # PyTorch's older launcher passes it.
+    parser.add_argument('--local_rank', '--local-rank', type=int, default=0)
+    return parser.parse_args()
+
+
+def build_config(args):
+    config = apis.load_config(args.config, args.cfg_options)
+    config.work_dir = args.work_dir or config.get(
+        'work_dir', str(Path('work_dirs', Path(args.config).stem))
+    )
+    apis.prepare_device(config, args.launcher, amp=args.amp)
+    if args.auto_scale_lr:
+        if 'base_batch_size' not in config.get('auto_scale_lr', {}):
+            raise InputError(
+                '--auto-scale-lr: the config must say auto_scale_lr='
+                'dict(base_batch_size=...), the total batch size that its '
+                'learning rate is for'
+            )
+        config.auto_scale_lr.enable = True
+    if args.resume:
+        newest = find_latest_checkpoint(config.work_dir)
+        config.load_from = newest if args.resume == 'auto' else args.resume
+        config.resume = config.load_from is not None
+        if not config.resume:
+            print(f'train.py: nothing to resume in {config.work_dir}')
+    return config
+
+
+def train(args):
+    config = build_config(args)
+    apis.check_pretrained(config, from_scratch=args.from_scratch)
+    apis.check_datasets(config, 'train', 'val')
+    if not config.load_from and not config.model.backbone.get('init_cfg'):
+        print('train.py: the backbone starts from random weights')
+    runner = Runner.from_cfg(config)
+    apis.keep_roi_align_contiguous(runner.model)
+    if config.load_from:
+        model = getattr(runner.model, 'module', runner.model)
+        # Fine-tuning may change the heads, resuming nothing.
+        prefix = None if config.resume else 'backbone.'
+        apis.check_checkpoint(model, config.load_from, prefix)
+    try:
+        runner.train()
+    except Exception as error:
+        raise apis.explain_unreadable_image(error) or error from error
+
+
+def main():
+    args = parse_args()
+    try:
+        train(args)
+    except InputError as error:
+        sys.exit(f'train.py: {error}')
+
+
+if __name__ == '__main__':
+    main()
