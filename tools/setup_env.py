@@ -7,6 +7,7 @@ complete and returns at once; an interrupted one is completed.
 import argparse
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -161,7 +162,7 @@ def install(environment: Environment, torch: str) -> None:
         'packaging',
         'ninja',
     )
-    environment.pip(f'{torch} (0.2 to 3 GB to download)', torch)
+    environment.pip(f'{torch} (0.2 to 3 GB to download)', *shlex.split(torch))
     version = environment.ask('import torch; print(torch.__version__)')
     constraint = environment.folder / 'mmlaplacian-constraint.txt'
     constraint.write_text(f'torch=={version}\n')

@@ -23,10 +23,11 @@ def _unit_maximum(c: Tensor) -> Tensor:
     """Divide by one detached maximum per image and head.
 
     The whitened product does not change, and products of small kernel values
-    no longer underflow.
+    no longer underflow. Values that are all below 1e-30 count as zero: their
+    quotients have gradients that overflow.
     """
     largest = c.detach().abs().amax((-2, -1), keepdim=True)
-    return c / largest.clamp(min=torch.finfo(c.dtype).tiny)
+    return c / largest.where(largest > 1e-30, 1)
 
 
 def _scale(variance: Tensor, query_mean: Tensor) -> Tensor:

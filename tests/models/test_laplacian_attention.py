@@ -223,6 +223,19 @@ def test_underflow_everywhere_gives_the_mean_of_v():
         assert p.grad.isfinite().all()
 
 
+@pytest.mark.parametrize('power', [5, 20, 29, 31, 38, 44, 60])
+def test_finite_gradients_where_keys_are_far_from_the_landmarks(power):
+    q, k, v = torch.randn(3, 1, 2, 100, 8)
+    # Kernel values of the keys are around 10^-power.
+    k[..., 0] += 4 * power * math.log(10)
+    inputs = [t.requires_grad_() for t in (q, k, v)]
+    out = nystrom_attention(*inputs, q[:, :, ::10])
+    out.square().sum().backward()
+    assert out.isfinite().all()
+    for t in inputs:
+        assert t.grad.isfinite().all()
+
+
 @pytest.mark.parametrize('scale', [1e-3, 1, 10, 30, 100])
 def test_finite_whatever_the_size_of_the_projections(scale):
     attention = LaplacianAttention(128, 2)

@@ -1,0 +1,92 @@
+"""What the set-up says before it installs anything."""
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+PATH = Path(__file__).resolve().parents[2] / 'tools/setup_env.py'
+Usage = namedtuple('Usage', 'total used free')
+
+
+@pytest.fixture
+def setup_env():
+    spec = importlib.util.spec_from_file_location('setup_env', PATH)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_each_missing_part_is_one_line(setup_env, monkeypatch, tmp_path):
+    monkeypatch.setattr(setup_env, 'find_spec', lambda name: None)
+    monkeypatch.setattr(setup_env.sys, 'version_info', (3, 9, 1))
+    monkeypatch.setattr(
+        setup_env.sysconfig, 'get_paths', lambda: dict(include='/nowhere')
+    )
+    monkeypatch.setattr(shutil, 'which', lambda name: None)
+    monkeypatch.setattr(shutil, 'disk_usage', lambda path: Usage(9, 8, 1e9))
+    troubles = setup_env.missing_parts(tmp_path / 'venv')
+    assert len(troubles) == 5
+    for trouble, part in zip(
+        troubles,
+        ('this is 3.9', 'python3-venv', 'python3-dev', 'g++', '1.0 are free'),
+        strict=True,
+    ):
+        assert part in trouble and '\n' not in trouble
+
+
+def test_nothing_is_missing_where_the_tests_run(setup_env, tmp_path):
+    assert setup_env.missing_parts(tmp_path) == []
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
+    (tmp_path / 'mine').write_text('x')
+    result = subprocess.run(
+        [sys.executable, PATH, '--venv', tmp_path],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 1
+    assert 'was not made here' in result.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ['mine']
+
+
+def test_another_torch_needs_another_folder(tmp_path):
+    (tmp_path / 'mmlaplacian-setup.txt').write_text('torch: torch==2.4.0\n')
+    result = subprocess.run(
+        [sys.executable, PATH, '--venv', tmp_path, '--torch', 'torch==2.9'],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 1
+    assert 'made with torch: torch==2.4.0' in result.stderr
+
+
+@pytest.mark.parametrize(
+    'wanted, nvcc, built',
+    [
+        ('', None, {}),
+        ('13.0', 'Cuda compilation tools, release 13.1, V13', '1'),
+        ('12.8', 'Cuda compilation tools, release 13.1, V13', '0'),
+        ('12.8', None, '0'),
+    ],
+)
+def test_mmcv_gets_cuda_only_from_a_matching_nvcc(
+    setup_env, monkeypatch, tmp_path, capsys, wanted, nvcc, built
+):
+    environment = setup_env.Environment(tmp_path)
+    monkeypatch.setattr(environment, 'ask', lambda code: wanted)
+    monkeypatch.setattr(shutil, 'which', lambda name: nvcc and 'nvcc')
+    monkeypatch.setattr(
+        setup_env.subprocess,
+        'run',
+        lambda *a, **k: namedtuple('Result', 'stdout')(nvcc),
+    )
+    variables = setup_env.cuda_variables(environment)
+    assert variables.get('FORCE_CUDA', {}) == built
+    said = capsys.readouterr().out
+    assert ('WITHOUT CUDA' in said) == (built == '0')
