@@ -18,9 +18,9 @@ demo: env data/digits/annotations/val.json
 	OMP_NUM_THREADS=$(THREADS) $(RUN) tools/test.py $(CONFIG) \
 	    $$(cat $(WORK)/last_checkpoint) --work-dir $(WORK) \
 	    --show-dir $(WORK)/pictures
-	$(RUN) tools/contact_sheet.py $(WORK)/pictures $(WORK)/predictions.png
+	$(RUN) tools/contact_sheet.py $(WORK)/pictures $(WORK)/predictions.jpg
 	@echo "ground truth (left) beside predictions (right):" \
-	    $(WORK)/predictions.png
+	    $(WORK)/predictions.jpg
 
 data/digits/annotations/val.json: | env
 	$(RUN) tools/prepare_data.py digits --out data/digits

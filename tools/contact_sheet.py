@@ -12,8 +12,8 @@ def parse_args():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('folder', help='pictures, such as of test.py')
     parser.add_argument('out', help='picture to write')
-    parser.add_argument('--columns', type=int, default=3)
-    parser.add_argument('--rows', type=int, default=5)
+    parser.add_argument('--columns', type=int, default=2)
+    parser.add_argument('--rows', type=int, default=4)
     return parser.parse_args()
 
 

@@ -180,12 +180,12 @@ def _annotation(label: int, mask: np.ndarray) -> dict:
 def write_digits(
     out: str | Path,
     sizes: dict[str, int],
-    side: int = 192,
+    side: int = 256,
     seed: int = 0,
 ) -> dict[str, dict[str, int]]:
     """Write the scenes with COCO annotations and semantic maps.
 
-    ``out/<split>/000000.png``, ``out/annotations/<split>.json`` and
+    ``out/<split>/000000.jpg``, ``out/annotations/<split>.json`` and
     ``out/semantic/<split>/000000.png`` (0 is background, digit d is d + 1).
 
     Args:
@@ -226,7 +226,7 @@ def write_digits(
         for number in range(size):
             rng = np.random.default_rng([seed, SPLITS.index(split), number])
             scene, found = compose_scene(rng, images, pools[split], side)
-            name = f'{number:06d}.png'
+            name = f'{number:06d}'
             semantic = np.zeros((side, side), np.uint8)
             for label, mask in found:
                 semantic[mask] = label + 1
@@ -238,10 +238,17 @@ def write_digits(
                     )
                 )
             coco['images'].append(
-                dict(id=number, file_name=name, height=side, width=side)
+                dict(
+                    id=number,
+                    file_name=f'{name}.jpg',
+                    height=side,
+                    width=side,
+                )
             )
-            cv2.imwrite(str(out / split / name), scene)
-            cv2.imwrite(str(out / 'semantic' / split / name), semantic)
+            cv2.imwrite(str(out / split / f'{name}.jpg'), scene)
+            cv2.imwrite(
+                str(out / 'semantic' / split / f'{name}.png'), semantic
+            )
         (out / 'annotations' / f'{split}.json').write_text(json.dumps(coco))
         areas = np.array([a['area'] for a in coco['annotations']])
         summary[split] = dict(

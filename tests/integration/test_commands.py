@@ -91,15 +91,15 @@ def test_test_writes_metrics_pictures_and_predictions(trained, place):
     )
     assert 'segm_mAP' in text
     assert len(list((place / 'shown').iterdir())) == 4
-    picture = cv2.imread(str(place / 'shown/000000.png'))
-    assert picture.shape == (192, 384, 3)
+    picture = cv2.imread(str(place / 'shown/000000.jpg'))
+    assert picture.shape == (256, 512, 3)
     assert len(pickle.loads((place / 'out.pkl').read_bytes())) == 4
 
 
 def test_image_demo(trained, place, digit_scenes):
     folder = place / 'images'
     folder.mkdir()
-    for name in ('000000.png', '000001.png'):
+    for name in ('000000.jpg', '000001.jpg'):
         (folder / name).write_bytes((digit_scenes / 'val' / name).read_bytes())
     (folder / 'broken.png').write_bytes(b'not a picture')
     (folder / 'notes.txt').write_text('not an image')
@@ -107,13 +107,13 @@ def test_image_demo(trained, place, digit_scenes):
     text = run(place, *demo, '--score-thr', '0.01', fails=True)
     assert 'broken.png: cannot be decoded, left out' in text
     assert '1 images could not be read' in text
-    result = json.loads((place / 'outputs/000000.png.json').read_text())
-    assert result['image'] == '000000.png'
+    result = json.loads((place / 'outputs/000000.jpg.json').read_text())
+    assert result['image'] == '000000.jpg'
     for found in result['objects']:
         assert found['class'] in '0123456789' and 0 <= found['score'] <= 1
         assert len(found['box']) == 4
-        assert found['mask']['size'] == [192, 192]
-    assert cv2.imread(str(place / 'outputs/000000.png')) is not None
+        assert found['mask']['size'] == [256, 256]
+    assert cv2.imread(str(place / 'outputs/000000.jpg')) is not None
     text = run(place, *demo, '--out-dir', folder, fails=True)
     assert 'would overwrite' in text
 
@@ -167,7 +167,7 @@ def test_unreadable_image_keeps_the_finished_epoch(
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(source.read_bytes())
     # Only the validation of the second epoch sees it: see val_begin.
-    (data / 'val' / '000002.png').write_bytes(b'not a picture')
+    (data / 'val' / '000002.jpg').write_bytes(b'not a picture')
     text = train(
         place,
         *('--work-dir', tmp_path / 'work'),
@@ -178,7 +178,7 @@ def test_unreadable_image_keeps_the_finished_epoch(
         ],
         fails=True,
     )
-    assert '000002.png is missing or cannot be decoded' in text
+    assert '000002.jpg is missing or cannot be decoded' in text
     assert 'train.py: ' in text.splitlines()[-1]
     assert (tmp_path / 'work' / 'epoch_1.pth').is_file()
 

@@ -1,4 +1,5 @@
-# Real digits in composed scenes, from `tools/prepare_data.py digits`.
+# Real digits in composed scenes, from `tools/prepare_data.py digits`: 256 px,
+# seen at 192.
 data_root = 'data/digits/'
 metainfo = dict(classes=('0', '1', '2', '3', '4', '5', '6', '7', '8', '9'))
 train_pipeline = [

@@ -36,5 +36,7 @@ model = dict(
     test_cfg=dict(rpn=dict(nms_pre=300, max_per_img=100)),
 )
 default_hooks = dict(
-    logger=dict(interval=10), checkpoint=dict(max_keep_ckpts=2)
+    logger=dict(interval=10),
+    checkpoint=dict(max_keep_ckpts=2),
+    visualization=dict(score_thr=0.5),
 )

@@ -1,0 +1,38 @@
+"""What the README says of the code is so."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from mmlaplacian.models import ARCHS, LaplacianFormer
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / 'README.md').read_text()
+
+
+def rows():
+    """Cells of the size table, 'same' filled in from the row above."""
+    last = None
+    for size in ARCHS:
+        line = re.search(rf'^\| {size} \|(.+)\|$', README, re.MULTILINE)[1]
+        cells = [cell.strip() for cell in line.split('|')]
+        last = cells[0] if cells[0] != 'same' else last
+        yield size, [last, *cells[1:]]
+
+
+@pytest.mark.parametrize('size, cells', rows(), ids=list(ARCHS))
+def test_size_table(size, cells):
+    numbers = [tuple(map(int, cell.split(', '))) for cell in cells[:2]]
+    assert numbers == [ARCHS[size]['embed_dims'], ARCHS[size]['depths']]
+    with torch.device('meta'):
+        model = LaplacianFormer(size)
+    count = sum(p.numel() for p in model.parameters())
+    count += 1000 * (model.out_channels[-1] + 1)
+    assert cells[2].startswith(f'{count / 1e6:.2f} M')
+
+
+def test_linked_files_exist():
+    for target in re.findall(r'\]\((?!https?://)([^)]+)\)', README):
+        assert (ROOT / target).exists(), target
