@@ -57,10 +57,12 @@ def check_modules(*modules: str) -> None:
     for module in modules:
         try:
             importlib.import_module(module)
-        except ImportError as error:
+        # The original mmdet and mmseg assert the version of mmcv.
+        except Exception as error:
             raise InputError(
-                f'{module} cannot be imported ({error}). Install the '
-                f'OpenMMLab packages with: {INSTALL}'
+                f'{module} cannot be imported ({type(error).__name__}: '
+                f'{error}). Install packages that fit each other with: '
+                f'{INSTALL}'
             ) from error
 
 
@@ -80,12 +82,17 @@ def check_mmcv_ops() -> None:
         ) from error
 
 
-def check_environment(*modules: str, ops: bool = False) -> None:
-    """All of the above; raises InputError at the first trouble."""
-    check_owners()
-    check_modules(*modules)
-    if ops:
-        check_mmcv_ops()
+def check_or_exit(command: str) -> None:
+    """For a command, before its imports: one line where mmengine is broken.
+
+    Args:
+        command: Name that the message starts with.
+    """
+    try:
+        check_owners()
+        check_modules('mmengine', 'mmcv')
+    except InputError as error:
+        sys.exit(f'{command}: {error}')
 
 
 def main() -> int:

@@ -9,6 +9,10 @@ import json
 import sys
 from pathlib import Path
 
+from mmlaplacian.check_env import check_or_exit
+
+check_or_exit('image_demo.py')
+
 import mmcv
 import torch
 from mmdet.apis import inference_detector, init_detector

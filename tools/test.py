@@ -4,6 +4,10 @@ import argparse
 import sys
 from pathlib import Path
 
+from mmlaplacian.check_env import check_or_exit
+
+check_or_exit('test.py')
+
 from mmengine.config import DictAction
 from mmengine.runner import Runner
 

@@ -4,6 +4,10 @@ import argparse
 import sys
 from pathlib import Path
 
+from mmlaplacian.check_env import check_or_exit
+
+check_or_exit('train.py')
+
 from mmengine.config import DictAction
 from mmengine.runner import Runner, find_latest_checkpoint
 
@@ -82,7 +86,8 @@ def train(args):
     config = build_config(args)
     apis.check_pretrained(config, from_scratch=args.from_scratch)
     apis.check_datasets(config, 'train', 'val')
-    if not config.load_from and not config.model.backbone.get('init_cfg'):
+    backbone = config.model.get('backbone', {})
+    if not config.load_from and not backbone.get('init_cfg'):
         print('train.py: the backbone starts from random weights')
     runner = Runner.from_cfg(config)
     apis.keep_roi_align_contiguous(runner.model)

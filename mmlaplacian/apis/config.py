@@ -4,7 +4,7 @@ from pathlib import Path
 
 from mmengine.config import Config
 
-from ..check_env import check_environment
+from ..check_env import check_mmcv_ops, check_modules
 from ..errors import InputError
 
 
@@ -35,7 +35,14 @@ def load_config(path: str, options: dict | None = None) -> Config:
     except Exception as error:
         raise InputError(f'config: {path} does not parse: {error}') from error
     if options:
-        config.merge_from_dict(options)
+        try:
+            config.merge_from_dict(options)
+        except (KeyError, TypeError, IndexError) as error:
+            raise InputError(
+                f'--cfg-options: {options} does not fit {path}: {error}'
+            ) from error
     scope = config.get('default_scope') or 'mmdet'
-    check_environment('mmengine', 'mmcv', scope, ops=scope == 'mmdet')
+    check_modules(scope)
+    if scope == 'mmdet':
+        check_mmcv_ops()
     return config

@@ -40,15 +40,15 @@ def check_pretrained(config: Config, from_scratch: bool = False) -> None:
     """Look at the files that ``init_cfg=dict(type='Pretrained')`` names.
 
     Args:
-        config: The config. With ``from_scratch`` or ``config.resume``, whose
-            weights come from elsewhere, those entries are taken out.
+        config: The config. With ``from_scratch`` or ``config.load_from``,
+            whose weights come from elsewhere, those entries are taken out.
         from_scratch: The user wants random weights.
 
     Raises:
         InputError: A file is missing, or holds another model.
     """
     for key, module in _pretrained(config.model, 'model'):
-        if from_scratch or config.get('resume'):
+        if from_scratch or config.get('load_from'):
             module.init_cfg = None
             continue
         init_cfg = module.init_cfg

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -49,3 +50,30 @@ def test_missing_package(monkeypatch):
     monkeypatch.setitem(sys.modules, 'mmseg', None)
     with pytest.raises(InputError, match=r'mmseg.*mmlaplacian\[onedl\]'):
         check_env.check_modules('mmseg')
+
+
+def test_versions_that_refuse_each_other(monkeypatch, tmp_path):
+    (tmp_path / 'refusing.py').write_text(
+        'assert False, "MMCV==2.2.0 is used but incompatible"'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match='MMCV==2.2.0 is used'):
+        check_env.check_modules('refusing')
+
+
+@pytest.mark.parametrize('tool', ['train', 'test', 'image_demo'])
+def test_commands_without_mmengine(tool):
+    path = Path(__file__).resolve().parents[2] / 'tools' / f'{tool}.py'
+    code = (
+        'import sys, importlib.util as u; find = u.find_spec\n'
+        'u.find_spec = lambda n: None if n == "mmengine" else find(n)\n'
+        'sys.modules["mmengine"] = None\n'
+        f'import runpy; runpy.run_path({str(path)!r}, run_name="__main__")'
+    )
+    result = subprocess.run(
+        [sys.executable, '-c', code], capture_output=True, text=True
+    )
+    assert result.returncode == 1
+    assert result.stderr.startswith(f'{tool}.py: mmengine cannot be imported')
+    assert 'mmlaplacian[onedl]' in result.stderr
+    assert 'Traceback' not in result.stderr

@@ -144,3 +144,10 @@ def test_pretrained_of_another_model(config, tmp_path):
     config.model.backbone.init_cfg.checkpoint = save(state, tmp_path)
     with pytest.raises(InputError, match='missing, expected'):
         check_pretrained(config)
+
+
+def test_weights_from_elsewhere_take_the_entry_out():
+    config = Config.fromfile(CONFIG)
+    config.load_from = 'other.pth'
+    check_pretrained(config)
+    assert config.model.backbone.init_cfg is None
