@@ -31,6 +31,9 @@ class Kernel(NamedTuple):
 
 def gaussian_kernel(x: Tensor, y: Tensor, bandwidth: float) -> Tensor:
     """``exp(-|x - y|_2^2 / (2 bandwidth^2))``, the kernel of SOFT."""
+    # Nearby points far from the origin would cancel in the expansion.
+    origin = y.detach().mean(-2, keepdim=True)
+    x, y = x - origin, y - origin
     square = (
         x.square().sum(-1)[..., :, None]
         - 2 * x @ y.mT

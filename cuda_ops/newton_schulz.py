@@ -51,7 +51,8 @@ def default_num_iters(size: int, ridge: float, init: str = 'identity') -> int:
     the residual's are (1 - l / r)^(2^T), or (1 - 1.8 (l / r)^2)^(2^T) from
     the transposed start, so the count depends on no value of the matrix:
     export and compile see a fixed loop. 16 at M = 49 and ridge 0.01 (27 from
-    the transposed start).
+    the transposed start). In float32 rounding keeps the promise only while
+    (M + ridge) / ridge is below about 5e4.
     """
     condition = (size + ridge) / ridge
     if init == 'identity':

@@ -9,6 +9,11 @@ from torch import Tensor
 
 from ._library import accumulate_dtype
 
+#: Largest number of (n, m, d) triples that a gradient holds at a time, on
+#: devices where PyTorch's distance gradient holds them: 64 MB in float32.
+MOST_PAIRS = 2**24
+HOLDS_NO_TRIPLES = ('cpu', 'meta')
+
 
 def laplacian_kernel(x: Tensor, y: Tensor, bandwidth: float) -> Tensor:
     """``K[n, m] = exp(-sum_d |x[n, d] - y[m, d]| / bandwidth)``."""
@@ -38,12 +43,22 @@ def _signed_sum(weight: Tensor, x: Tensor, y: Tensor) -> Tensor:
     if weight.numel() == 0:
         return torch.zeros_like(x)
     batch = x.shape[:-2]
-    weight, x, y = (
-        t.reshape(-1, *t.shape[-2:]).contiguous() for t in (weight, x, y)
-    )
+    weight, x, y = (t.reshape(-1, *t.shape[-2:]) for t in (weight, x, y))
+    weight, x, y = weight.contiguous(), x.contiguous(), y.contiguous()
     # The L1 case of PyTorch's own distance gradient is this very sum; it
     # reads the distances (here: weight again) only for other norms.
-    total = torch.ops.aten._cdist_backward(weight, x, y, 1.0, weight)
+    rows = x.shape[1]
+    if x.device.type not in HOLDS_NO_TRIPLES:
+        rows = max(MOST_PAIRS // (len(x) * y.shape[1] * y.shape[2]), 1)
+    total = torch.cat(
+        [
+            torch.ops.aten._cdist_backward(w, part, y, 1.0, w)
+            for w, part in zip(
+                weight.split(rows, 1), x.split(rows, 1), strict=True
+            )
+        ],
+        1,
+    )
     return total.reshape(*batch, *total.shape[-2:])
 
 

@@ -4,7 +4,7 @@ from helpers import assert_parity, laplacian_broadcast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cuda_ops import laplacian_kernel
+from cuda_ops import laplacian_kernel, reference
 
 SHAPES = [
     ((1, 1), (1, 1)),
@@ -102,9 +102,22 @@ def test_far_pairs_underflow_to_zero():
 
 def test_memory_is_linear(device):
     # N x M x D values would be 26 GB.
-    x = torch.randn(100_000, 64, device=device)
-    y = torch.randn(1000, 64, device=device)
-    assert laplacian_kernel(x, y).shape == (100_000, 1000)
+    x = torch.randn(100_000, 64, device=device, requires_grad=True)
+    y = torch.randn(1000, 64, device=device, requires_grad=True)
+    laplacian_kernel(x, y).sum().backward()
+    assert x.grad.shape == x.shape and y.grad.shape == y.shape
+
+
+def test_gradient_by_parts_is_the_same(monkeypatch):
+    x, y = torch.randn(2, 37, 5), torch.randn(2, 11, 5)
+    kernel = laplacian_kernel(x, y)
+    grad = torch.randn_like(kernel)
+    whole = reference.laplacian_kernel_backward(grad, x, y, kernel, 4.0)
+    # As on a GPU, three rows at a time.
+    monkeypatch.setattr(reference, 'MOST_PAIRS', 3 * 2 * 11 * 5)
+    monkeypatch.setattr(reference, 'HOLDS_NO_TRIPLES', ())
+    parts = reference.laplacian_kernel_backward(grad, x, y, kernel, 4.0)
+    torch.testing.assert_close(parts, whole)
 
 
 @pytest.mark.parametrize(

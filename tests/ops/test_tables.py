@@ -57,6 +57,14 @@ def dense(name, x, y):
     }[name]()
 
 
+def test_gaussian_far_from_the_origin():
+    x = 1000 + torch.randn(9, 5)
+    function, bandwidth, _ = KERNELS['gaussian']
+    torch.testing.assert_close(
+        function(x, x, bandwidth), dense('gaussian', x, x)
+    )
+
+
 @pytest.mark.parametrize('name', KERNELS)
 def test_kernel_formula(name):
     x = torch.randn(9, 5, dtype=torch.float64)
