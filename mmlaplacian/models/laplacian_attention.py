@@ -4,6 +4,7 @@ Letters: B images, h heads, N tokens, M landmarks, D head dimension, H x W
 token map. The derivation is in ``cuda_ops/README.md``.
 """
 
+import math
 from contextlib import nullcontext
 
 import torch
@@ -11,12 +12,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cuda_ops import KERNELS, SOLVERS, accumulate_dtype
+from cuda_ops.newton_schulz import default_num_iters
 
 WHITENINGS = ('diagonal', 'none', 'row')
 CENTERINGS = ('both', 'column')
 APPROXIMATIONS = ('nystrom', 'exact')
 LANDMARK_SOURCES = ('query', 'key', 'mean')
 LANDMARK_POOLS = ('avg', 'dwconv')
+
+
+def _check_choice(name: str, value, choices) -> None:
+    if value not in choices:
+        raise ValueError(
+            f'{name} must be one of {sorted(choices)}, got {value!r}'
+        )
 
 
 def _unit_maximum(c: Tensor) -> Tensor:
@@ -70,7 +79,12 @@ def whitened_product(
 
     Returns:
         (B, h, N, D).
+
+    Raises:
+        ValueError: ``whitening`` or ``centering`` is unknown.
     """
+    _check_choice('whitening', whitening, WHITENINGS)
+    _check_choice('centering', centering, CENTERINGS)
     if whitening != 'diagonal':
         keys = p_inverse @ c_k.mT
         out = c_q @ (keys @ v)
@@ -95,6 +109,8 @@ def _dense_product(
     g: Tensor, v: Tensor, whitening: str, centering: str
 ) -> Tensor:
     """:func:`whitened_product` for a kernel matrix G that is at hand."""
+    _check_choice('whitening', whitening, WHITENINGS)
+    _check_choice('centering', centering, CENTERINGS)
     if whitening == 'none':
         return g @ v
     if whitening == 'row':
@@ -141,7 +157,12 @@ def nystrom_attention(
 
     Returns:
         (B, h, N, D).
+
+    Raises:
+        ValueError: A name is unknown; the choices are listed.
     """
+    _check_choice('kernel', kernel, KERNELS)
+    _check_choice('solver', solver, SOLVERS)
     row = KERNELS[kernel]
     if bandwidth is None:
         bandwidth = row.bandwidth
@@ -176,8 +197,9 @@ def dense_attention(
 ) -> Tensor:
     """Attention with the exact kernel matrix: O(N^2) time and memory.
 
-    Arguments and result as for :func:`nystrom_attention`.
+    Arguments, result and errors as for :func:`nystrom_attention`.
     """
+    _check_choice('kernel', kernel, KERNELS)
     row = KERNELS[kernel]
     if bandwidth is None:
         bandwidth = row.bandwidth
@@ -191,14 +213,6 @@ def _full_precision(device_type: str):
     if torch.amp.is_autocast_available(device_type):
         return torch.autocast(device_type, enabled=False)
     return nullcontext()
-
-
-def _check_choice(name: str, value, choices) -> None:
-    if value not in choices:
-        raise ValueError(
-            f'LaplacianAttention: {name} must be one of {sorted(choices)}, '
-            f'got {value!r}'
-        )
 
 
 class LaplacianAttention(nn.Module):
@@ -278,14 +292,22 @@ class LaplacianAttention(nn.Module):
                 'LaplacianAttention: landmark_grid must be >= 1, '
                 f'got {landmark_grid}'
             )
-        if bandwidth is not None and not bandwidth > 0:
+        for name, value in dict(bandwidth=bandwidth, ridge=ridge).items():
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(
+                    f'LaplacianAttention: {name} must be positive and finite, '
+                    f'got {value}'
+                )
+        if bandwidth is not None and (
+            kernel == 'softmax' or KERNELS[kernel].bandwidth is None
+        ):
             raise ValueError(
-                'LaplacianAttention: bandwidth must be positive, '
+                f'LaplacianAttention: kernel {kernel!r} has no bandwidth, '
                 f'got {bandwidth}'
             )
-        if ridge <= 0:
+        if num_iters is not None and num_iters < 1:
             raise ValueError(
-                f'LaplacianAttention: ridge must be positive, got {ridge}'
+                f'LaplacianAttention: num_iters must be >= 1, got {num_iters}'
             )
         if local_kernel_size < 0 or (
             local_kernel_size and (local_kernel_size % 2 == 0)
@@ -382,10 +404,7 @@ class LaplacianAttention(nn.Module):
 
     def _landmark_map(self, q: Tensor, k: Tensor, hw) -> Tensor | None:
         """Map to pool landmarks from, (B, C, H, W); None: exact kernel."""
-        if self.kernel == 'softmax' or self.approximation == 'exact':
-            return None
-        few = hw[0] * hw[1] <= self.landmark_grid**2
-        if few and self.landmark_conv is None:
+        if self.kernel == 'softmax' or self._is_exact(hw):
             return None
         source = {'query': q, 'key': k, 'mean': None}[self.landmark_source]
         if source is None:
@@ -394,6 +413,12 @@ class LaplacianAttention(nn.Module):
         if self.landmark_conv is not None:
             source = self.landmark_conv(source)
         return source
+
+    def _is_exact(self, hw) -> bool:
+        few = hw[0] * hw[1] <= self.landmark_grid**2
+        return self.approximation == 'exact' or (
+            few and self.landmark_conv is None
+        )
 
     def _pool(self, landmark_map: Tensor) -> Tensor:
         """Average onto the grid: (B, C, H, W) to (B, M, C)."""
@@ -405,6 +430,36 @@ class LaplacianAttention(nn.Module):
         """(B, N, C) to (B, h, N, D) in the dtype of the computation."""
         x = x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         return x.to(accumulate_dtype(x.dtype))
+
+    def multiply_adds(self, hw: tuple[int, int]) -> dict[str, int]:
+        """Multiply-adds of the mixing of one image, by formula.
+
+        Args:
+            hw: (H, W) of the token map.
+
+        Returns:
+            ``products``: kernel matrices times values, the part that belongs
+            to the core count; beside it ``distance`` (one for each |x - y|),
+            ``solver`` (as one Newton-Schulz inverse, whatever solver is
+            used) and ``whitening``. Projections and convolutions are not in.
+        """
+        n = hw[0] * hw[1]
+        dim, heads = self.dim, self.num_heads
+        m = math.prod(min(self.landmark_grid, side) for side in hw)
+        if self.kernel == 'softmax':
+            return dict(products=2 * n * n * dim)
+        if self._is_exact(hw):
+            return dict(products=n * n * dim, distance=n * n * dim)
+        whitened = self.kernel_cfg['whitening'] == 'diagonal'
+        num_iters = self.solver_cfg['num_iters'] or default_num_iters(
+            m, self.solver_cfg['ridge']
+        )
+        return dict(
+            products=2 * n * m * dim,
+            distance=(2 * n * m + m * m) * dim,
+            solver=2 * m**3 * num_iters * heads,
+            whitening=(3 if whitened else 1) * n * m * m * heads,
+        )
 
     def extra_repr(self) -> str:
         if self.kernel == 'softmax':

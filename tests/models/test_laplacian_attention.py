@@ -251,25 +251,14 @@ def test_finite_whatever_the_size_of_the_projections(scale):
 def test_float32_inside_under_autocast(dtype):
     attention = LaplacianAttention(32, 2)
     x = torch.randn(2, 400, 32)
-    seen = []
-
-    def spy(module, inputs, output):
-        seen.append(output.dtype)
-
-    attention.qkv.register_forward_hook(spy)
-    inner = LaplacianAttention._mix
-
-    def checked(self, q, k, v, hw):
-        out = inner(self, q, k, v, hw)
-        assert out.dtype == torch.float32
-        return out
-
-    attention._mix = checked.__get__(attention)
+    q, k, v = torch.randn(3, 2, 400, 32).to(dtype)
+    expected = attention._mix(q.float(), k.float(), v.float(), (20, 20))
     with torch.autocast('cpu', dtype=dtype):
+        mixed = attention._mix(q, k, v, (20, 20))
         out = attention(x, (20, 20))
-    assert seen == [dtype] and out.dtype == dtype
-    error = (out.float() - attention(x, (20, 20))).abs().max()
-    assert error < 0.05 * out.float().abs().max()
+    # Rounded inputs, then the very numbers of float32.
+    assert mixed.dtype == torch.float32 and out.dtype == dtype
+    assert torch.equal(mixed, expected)
 
 
 def test_half_precision_module_keeps_its_dtype():
@@ -303,7 +292,11 @@ def test_linear_memory():
         (dict(landmark_grid=0), 'got 0'),
         (dict(bandwidth=-1.0), 'got -1.0'),
         (dict(bandwidth=math.nan), 'got nan'),
+        (dict(bandwidth=math.inf), 'got inf'),
+        (dict(bandwidth=2.0, kernel='cosine'), "'cosine' has no bandwidth"),
         (dict(ridge=0.0), 'got 0.0'),
+        (dict(ridge=math.nan), 'got nan'),
+        (dict(num_iters=-3), 'got -3'),
         (dict(local_kernel_size=4), 'got 4'),
         (dict(num_heads=5), 'num_heads=5'),
     ],
@@ -311,6 +304,21 @@ def test_linear_memory():
 def test_bad_argument(arguments, message):
     with pytest.raises(ValueError, match=message):
         LaplacianAttention(**{'dim': 12, 'num_heads': 3, **arguments})
+
+
+@pytest.mark.parametrize(
+    'switch', ['whitening', 'centering', 'kernel', 'solver']
+)
+def test_unknown_switch_of_the_functions(factors, switch):
+    q, k, v = torch.randn(3, 1, 1, 9, 4)
+    with pytest.raises(ValueError, match=f"{switch} must be.*got 'other'"):
+        nystrom_attention(q, k, v, q[:, :, :3], **{switch: 'other'})
+    if switch != 'solver':
+        with pytest.raises(ValueError, match="got 'other'"):
+            dense_attention(q, k, v, **{switch: 'other'})
+    if switch in ('whitening', 'centering'):
+        with pytest.raises(ValueError, match="got 'other'"):
+            whitened_product(*factors, **{switch: 'other'})
 
 
 def test_wrong_number_of_tokens():
