@@ -1,42 +1,13 @@
-# Mask R-CNN in small: nano, narrow heads, few proposals; from scratch.
+# Mask R-CNN on the digits, from scratch.
 _base_ = [
-    '../models/mask-rcnn_fpn.py',
+    '../models/mask-rcnn_fpn_nano.py',
     '../datasets/digits_instance.py',
     '../schedules/adamw_digits.py',
     '../det_runtime.py',
 ]
-model = dict(
-    backbone=dict(arch='nano', drop_path_rate=0.0),
-    neck=dict(
-        in_channels=[16, 32, 64, 128],
-        out_channels=48,
-        norm_cfg=dict(type='BN'),
-    ),
-    rpn_head=dict(in_channels=48, feat_channels=48),
-    roi_head=dict(
-        bbox_roi_extractor=dict(
-            roi_layer=dict(sampling_ratio=2), out_channels=48
-        ),
-        bbox_head=dict(in_channels=48, fc_out_channels=256, num_classes=10),
-        mask_roi_extractor=dict(
-            roi_layer=dict(sampling_ratio=2), out_channels=48
-        ),
-        mask_head=dict(
-            num_convs=2,
-            in_channels=48,
-            conv_out_channels=48,
-            num_classes=10,
-            norm_cfg=dict(type='BN'),
-        ),
-    ),
-    train_cfg=dict(
-        rpn_proposal=dict(nms_pre=300, max_per_img=100),
-        rcnn=dict(sampler=dict(num=64)),
-    ),
-    test_cfg=dict(rpn=dict(nms_pre=300, max_per_img=100)),
-)
 default_hooks = dict(
     logger=dict(interval=10),
     checkpoint=dict(max_keep_ckpts=2),
     visualization=dict(score_thr=0.5),
 )
+randomness = dict(seed=0)

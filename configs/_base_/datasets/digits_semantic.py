@@ -1,0 +1,61 @@
+# Semantic maps of the digit scenes: 256 px, seen at 192.
+data_root = 'data/digits/'
+metainfo = dict(
+    classes=('background', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9'),
+    palette=[
+        [0, 0, 0],
+        [230, 25, 75],
+        [60, 180, 75],
+        [255, 225, 25],
+        [0, 130, 200],
+        [245, 130, 48],
+        [145, 30, 180],
+        [70, 240, 240],
+        [240, 50, 230],
+        [210, 245, 60],
+        [250, 190, 212],
+    ],
+)
+train_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations'),
+    dict(type='Resize', scale=(192, 192), keep_ratio=True),
+    dict(type='PackSegInputs'),
+]
+test_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='Resize', scale=(192, 192), keep_ratio=True),
+    dict(type='LoadAnnotations'),
+    dict(type='PackSegInputs'),
+]
+train_dataloader = dict(
+    batch_size=8,
+    num_workers=0,
+    sampler=dict(type='DefaultSampler', shuffle=True),
+    dataset=dict(
+        type='BaseSegDataset',
+        data_root=data_root,
+        metainfo=metainfo,
+        data_prefix=dict(img_path='train', seg_map_path='semantic/train'),
+        img_suffix='.jpg',
+        seg_map_suffix='.png',
+        pipeline=train_pipeline,
+    ),
+)
+val_dataloader = dict(
+    batch_size=1,
+    num_workers=0,
+    sampler=dict(type='DefaultSampler', shuffle=False),
+    dataset=dict(
+        type='BaseSegDataset',
+        data_root=data_root,
+        metainfo=metainfo,
+        data_prefix=dict(img_path='val', seg_map_path='semantic/val'),
+        img_suffix='.jpg',
+        seg_map_suffix='.png',
+        pipeline=test_pipeline,
+    ),
+)
+test_dataloader = val_dataloader
+val_evaluator = dict(type='IoUMetric', iou_metrics=['mIoU'])
+test_evaluator = val_evaluator

@@ -1,0 +1,1 @@
+_base_ = '../_base_/recipes/mask-rcnn_fpn_nuclei.py'
