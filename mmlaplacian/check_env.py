@@ -5,28 +5,37 @@ where something is missing or broken.
 """
 
 import importlib
+import re
 import sys
-from importlib.metadata import packages_distributions
+from importlib.metadata import distributions
 
 from .errors import InputError
 
 #: Modules that several distributions provide, under the same name.
 MM_MODULES = ('mmengine', 'mmcv', 'mmdet', 'mmseg', 'mmpretrain')
-INSTALL = 'pip install --no-build-isolation "mmlaplacian[onedl]"'
+INSTALL = (
+    'pip install --no-build-isolation "mmlaplacian[onedl]" (with '
+    '--force-reinstall where pip says that they are there)'
+)
+CPU_ONLY = 'CUDA_VISIBLE_DEVICES= (to nothing)'
 REBUILD = (
     'pip install --no-build-isolation --no-deps --force-reinstall '
-    'onedl-mmcv (PyTorch and a C++ compiler must be there before)'
+    '--no-cache-dir onedl-mmcv (PyTorch and a C++ compiler must be there '
+    'before)'
 )
 
 
 def module_owners() -> dict[str, list[str]]:
     """Distributions that own each installed module of MM_MODULES."""
-    owners = packages_distributions()
-    return {
-        module: sorted(set(owners[module]))
-        for module in MM_MODULES
-        if module in owners
-    }
+    owners: dict[str, set[str]] = {module: set() for module in MM_MODULES}
+    for distribution in distributions():
+        # Not every distribution says its modules in top_level.txt.
+        listed = distribution.read_text('top_level.txt') or ''
+        record = distribution.read_text('RECORD') or ''
+        modules = {*listed.split(), *re.findall(r'^(\w+)/', record, re.M)}
+        for module in modules & set(MM_MODULES):
+            owners[module].add(distribution.metadata['Name'])
+    return {name: sorted(found) for name, found in owners.items() if found}
 
 
 def check_owners() -> None:
@@ -82,6 +91,17 @@ def check_mmcv_ops() -> None:
         ) from error
 
 
+def mmcv_lacks_cuda() -> bool:
+    """Whether mmcv's operators cannot follow a model onto a GPU here."""
+    import torch
+    from mmcv.ops import get_compiling_cuda_version
+
+    return (
+        torch.cuda.is_available()
+        and 'not available' in get_compiling_cuda_version()
+    )
+
+
 def check_or_exit(command: str) -> None:
     """For a command, before its imports: one line where mmengine is broken.
 
@@ -111,6 +131,8 @@ def main() -> int:
             troubles.append(str(error))
     for trouble in troubles:
         print(f'problem: {trouble}', file=sys.stderr)
+    if not troubles and mmcv_lacks_cuda():
+        print('mmcv has no CUDA: detectors run on the CPU, set ' + CPU_ONLY)
     if not troubles:
         print('everything that training needs can be imported')
     return int(bool(troubles))

@@ -32,7 +32,7 @@ def device(request):
     return torch.device(request.param)
 
 
-@pytest.fixture
+@pytest.fixture(scope='session')
 def openmmlab(request):
     """mmdet, or a skip with the reason."""
     try:

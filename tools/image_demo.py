@@ -1,10 +1,13 @@
-"""Draw what a detector finds on images: boxes, masks and class names.
+"""Draw what a model finds on images.
 
 For each image NAME, OUT_DIR/NAME is the picture and OUT_DIR/NAME.json holds
-its objects: class, score, box (x1, y1, x2, y2 in pixels) and mask (COCO RLE).
+what was found. Detectors: class, score, box (x1, y1, x2, y2 in pixels) and
+mask (COCO RLE) of each object. Segmentation: the share of pixels of each
+class, and OUT_DIR/NAME.labels.png, the class number of each pixel.
 """
 
 import argparse
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -13,13 +16,12 @@ from mmlaplacian.check_env import check_or_exit
 
 check_or_exit('image_demo.py')
 
+import cv2
 import mmcv
+import numpy as np
 import torch
-from mmdet.apis import inference_detector, init_detector
-from mmdet.registry import MODELS
-from mmdet.structures.mask import encode_mask_results
 from mmengine.device import get_device
-from mmengine.registry import VISUALIZERS, init_default_scope
+from mmengine.registry import MODELS, VISUALIZERS, init_default_scope
 
 from mmlaplacian import apis
 from mmlaplacian.errors import InputError
@@ -58,30 +60,85 @@ def find_images(path: Path) -> list[Path]:
     return images
 
 
-def objects_of(prediction, classes, score_thr: float) -> list[dict]:
+def describe_objects(sample, classes, score_thr: float) -> dict:
     """Objects above a score, as plain values for JSON."""
+    from mmdet.structures.mask import encode_mask_results
+
+    prediction = sample.pred_instances
     prediction = prediction[prediction.scores >= score_thr].cpu()
-    objects = [
-        dict(
-            label=int(label),
-            score=round(float(score), 4),
-            box=[round(float(edge), 2) for edge in box],
-        )
-        for label, score, box in zip(
-            prediction.labels,
-            prediction.scores,
-            prediction.bboxes,
-            strict=True,
-        )
-    ]
-    for found in objects:
-        found['class'] = classes[found['label']]
+    objects = []
+    for label, score, box in zip(
+        prediction.labels.tolist(),
+        prediction.scores.tolist(),
+        prediction.bboxes.tolist(),
+        strict=True,
+    ):
+        found = dict(label=label, score=round(score, 4))
+        found['class'] = classes[label]
+        found['box'] = [round(edge, 2) for edge in box]
+        objects.append(found)
     if 'masks' in prediction:
         rles = encode_mask_results(prediction.masks.numpy())
         for found, rle in zip(objects, rles, strict=True):
             rle['counts'] = rle['counts'].decode()
             found['mask'] = rle
-    return objects
+    return dict(objects=objects)
+
+
+def describe_labels(sample, classes, path: Path) -> dict:
+    """Share of each class; writes the label map."""
+    labels = sample.pred_sem_seg.data[0].cpu().numpy().astype(np.uint8)
+    mmcv.imwrite(labels, str(path))
+    counts = np.bincount(labels.ravel(), minlength=len(classes))
+    return dict(
+        labels=path.name,
+        shares={
+            name: round(int(count) / labels.size, 4)
+            for name, count in zip(classes, counts, strict=True)
+            if count
+        },
+    )
+
+
+def load_model(args):
+    """The model with its weights, and the function that runs it."""
+    config = apis.load_config(args.config)
+    apis.check_pretrained(config, from_scratch=True)
+    apis.plain_batch_norm(config)
+    scope = config.get('default_scope') or 'mmdet'
+    importlib.import_module(f'{scope}.registry')
+    init_default_scope(scope)
+    with torch.device('meta'):
+        apis.check_checkpoint(MODELS.build(config.model), args.checkpoint)
+    if scope == 'mmdet':
+        from mmdet.apis import inference_detector, init_detector
+
+        model = init_detector(config, args.checkpoint, device=args.device)
+        apis.keep_roi_align_contiguous(model)
+        return model, inference_detector
+    from mmseg.apis import inference_model, init_model
+
+    return init_model(config, args.checkpoint, args.device), inference_model
+
+
+def read(path: Path) -> np.ndarray | None:
+    """The image, or None where it cannot be read."""
+    try:
+        return mmcv.imread(str(path))
+    except (cv2.error, OSError):
+        return None
+
+
+def use_own_classes(model) -> list[str]:
+    """Classes of the config in the place of a guess.
+
+    mmdet and mmseg name COCO's or Cityscapes' classes where a checkpoint names
+    none.
+    """
+    metainfo = model.cfg.test_dataloader.dataset.get('metainfo')
+    if metainfo:
+        model.dataset_meta.update(metainfo)
+    return model.dataset_meta['classes']
 
 
 def demo(args) -> int:
@@ -93,44 +150,44 @@ def demo(args) -> int:
             f'--out-dir: {out_dir} is the folder of the input, whose images '
             'the pictures would overwrite; choose another one'
         )
-    config = apis.load_config(args.config)
-    config.model.backbone.init_cfg = None
-    init_default_scope(config.get('default_scope', 'mmdet'))
-    with torch.device('meta'):
-        apis.check_checkpoint(MODELS.build(config.model), args.checkpoint)
-    model = init_detector(config, args.checkpoint, device=args.device)
-    apis.keep_roi_align_contiguous(model)
-    visualizer = VISUALIZERS.build({**config.visualizer, 'vis_backends': None})
+    model, infer = load_model(args)
+    visualizer = VISUALIZERS.build(
+        {**model.cfg.visualizer, 'vis_backends': None}
+    )
+    classes = use_own_classes(model)
     visualizer.dataset_meta = model.dataset_meta
     out_dir.mkdir(parents=True, exist_ok=True)
     unreadable = 0
     for path in images:
-        image = mmcv.imread(str(path))
+        image = read(path)
         if image is None:
             print(f'{path}: cannot be decoded, left out', file=sys.stderr)
             unreadable += 1
             continue
-        sample = inference_detector(model, image)
-        objects = objects_of(
-            sample.pred_instances,
-            model.dataset_meta['classes'],
-            args.score_thr,
-        )
-        picture = out_dir / path.name
+        sample = infer(model, image)
+        options = {}
+        if 'pred_instances' in sample:
+            found = describe_objects(sample, classes, args.score_thr)
+            options['pred_score_thr'] = args.score_thr
+            names = [each['class'] for each in found['objects']]
+        else:
+            labels = out_dir / f'{path.name}.labels.png'
+            found = describe_labels(sample, classes, labels)
+            names = list(found['shares'])
+        known = path.suffix.lower() in SUFFIXES
+        picture = out_dir / (path.name if known else f'{path.name}.png')
         visualizer.add_datasample(
             path.stem,
             mmcv.bgr2rgb(image),
             sample,
             draw_gt=False,
-            pred_score_thr=args.score_thr,
             out_file=str(picture),
+            **options,
         )
-        result = dict(image=path.name, objects=objects)
         (out_dir / f'{path.name}.json').write_text(
-            json.dumps(result, indent=1)
+            json.dumps(dict(image=path.name, **found), indent=1)
         )
-        names = ', '.join(found['class'] for found in objects) or 'nothing'
-        print(f'{path}: {names} -> {picture}')
+        print(f'{path}: {", ".join(names) or "nothing"} -> {picture}')
     return unreadable
 
 

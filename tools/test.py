@@ -27,6 +27,11 @@ def parse_args():
         '--show-dir', help='write pictures: ground truth beside predictions'
     )
     parser.add_argument(
+        '--tta',
+        action='store_true',
+        help='average over scales and flips, where the config says how',
+    )
+    parser.add_argument(
         '--cfg-options',
         nargs='+',
         action=DictAction,
@@ -52,6 +57,7 @@ def test(args):
     config.work_dir = args.work_dir or config.get(
         'work_dir', str(Path('work_dirs', Path(args.config).stem))
     )
+    detector = (config.get('default_scope') or 'mmdet') == 'mmdet'
     apis.prepare_device(config, args.launcher)
     apis.check_datasets(config, 'test')
     config.load_from = args.checkpoint
@@ -60,19 +66,35 @@ def test(args):
         config.default_hooks.visualization.update(
             draw=True, test_out_dir=str(Path(args.show_dir).absolute())
         )
+    if args.tta:
+        missing = {'tta_model', 'tta_pipeline'} - set(config)
+        if missing:
+            raise InputError(
+                f'--tta: {args.config} does not say how, it has no '
+                f'{" and no ".join(sorted(missing))}; masks cannot be averaged'
+            )
+        config.test_dataloader.dataset.pipeline = config.tta_pipeline
+        config.model = dict(config.tta_model, module=config.model)
     if args.out:
+        dump = 'DumpDetResults' if detector else 'DumpResults'
+        evaluators = config.test_evaluator
+        if not isinstance(evaluators, list):
+            evaluators = [evaluators]
         config.test_evaluator = [
-            config.test_evaluator,
-            dict(type='DumpDetResults', out_file_path=args.out),
+            *evaluators,
+            dict(type=dump, out_file_path=args.out),
         ]
     runner = Runner.from_cfg(config)
-    model = getattr(runner.model, 'module', runner.model)
+    model = runner.model
+    # Distribution and augmentation wrap the model.
+    while hasattr(model, 'module'):
+        model = model.module
     apis.check_checkpoint(model, args.checkpoint)
     apis.keep_roi_align_contiguous(model)
     try:
         runner.test()
     except Exception as error:
-        raise apis.explain_unreadable_image(error) or error from error
+        raise apis.explain_failure(error, config) or error from error
 
 
 def main():

@@ -99,7 +99,7 @@ def train(args):
     try:
         runner.train()
     except Exception as error:
-        raise apis.explain_unreadable_image(error) or error from error
+        raise apis.explain_failure(error, config) or error from error
 
 
 def main():

@@ -1,8 +1,10 @@
 """What the commands in ``tools/`` share, on top of mmengine."""
 
+from .complexity import count
 from .config import load_config
-from .data import check_datasets, explain_unreadable_image
-from .launch import prepare_device
+from .data import check_datasets
+from .explain import explain_failure
+from .launch import plain_batch_norm, prepare_device
 from .layout import keep_roi_align_contiguous
 from .weights import check_checkpoint, check_pretrained
 
@@ -10,8 +12,10 @@ __all__ = [
     'check_checkpoint',
     'check_datasets',
     'check_pretrained',
-    'explain_unreadable_image',
+    'count',
+    'explain_failure',
     'keep_roi_align_contiguous',
     'load_config',
+    'plain_batch_norm',
     'prepare_device',
 ]

@@ -4,7 +4,13 @@ from pathlib import Path
 
 from mmengine.config import Config
 
-from ..check_env import check_mmcv_ops, check_modules
+from ..check_env import (
+    CPU_ONLY,
+    REBUILD,
+    check_mmcv_ops,
+    check_modules,
+    mmcv_lacks_cuda,
+)
 from ..errors import InputError
 
 
@@ -41,8 +47,19 @@ def load_config(path: str, options: dict | None = None) -> Config:
             raise InputError(
                 f'--cfg-options: {options} does not fit {path}: {error}'
             ) from error
+    if 'model' not in config:
+        raise InputError(
+            f'config: {path} has no model; a file of configs/_base_ is a part '
+            'of a config, take one of the folders beside it'
+        )
     scope = config.get('default_scope') or 'mmdet'
     check_modules(scope)
     if scope == 'mmdet':
         check_mmcv_ops()
+        if mmcv_lacks_cuda():
+            raise InputError(
+                'this machine has a GPU, but mmcv was built without CUDA, so '
+                f'detectors run on the CPU only: set {CPU_ONLY}, or rebuild '
+                f'mmcv with a CUDA toolkit: {REBUILD}'
+            )
     return config

@@ -1,17 +1,27 @@
-"""Checks of datasets before training, and of images while it runs."""
+"""Checks of datasets before training."""
 
+import inspect
 import json
-import mmap
-import re
 from collections.abc import Iterator
-from json import JSONDecodeError, JSONDecoder
 from pathlib import Path
 
+import mmcv
+import numpy as np
 from mmengine.config import Config
+from mmengine.registry import DATASETS
 
+from ..datasets.annotations import (
+    PARSED_WHOLE,
+    read_categories,
+    shorten,
+)
 from ..errors import InputError
 
-COCO_KEYS = ('images', 'annotations', 'categories')
+#: Config keys of heads whose num_classes is that of the data.
+HEADS = ('bbox_head', 'mask_head', 'decode_head', 'auxiliary_head')
+IGNORED = 255
+#: Label maps that are read before training.
+LOOKED_AT = 200
 DIGITS = 'For the digits: python tools/prepare_data.py digits'
 
 
@@ -24,54 +34,144 @@ def check_datasets(config: Config, *splits: str) -> None:
 
     Raises:
         InputError: A file or folder is missing, an annotation file is not
-            COCO, or its categories are not the classes of the config.
+            COCO, its categories are not the classes of the config, a head
+            has another number of classes, or a label map holds a label
+            outside of them.
     """
+    scope = config.get('default_scope') or 'mmdet'
     for split in splits:
         loader = config.get(f'{split}_dataloader')
         if not loader:
             continue
         key = f'{split}_dataloader.dataset'
-        for dataset in _leaves(loader.dataset):
+        for dataset in leaves(loader.dataset):
             _check_folders(dataset, key)
+            kind = _dataset_class(dataset.type, scope)
+            classes = _classes(dataset, kind)
+            _check_heads(config.model, classes, key)
             if dataset.get('type') == 'CocoDataset':
-                _check_coco(dataset, key)
-        _check_evaluator(config.get(f'{split}_evaluator'), split)
+                _check_coco(dataset, classes, key)
+            elif 'seg_map_path' in (dataset.get('data_prefix') or {}):
+                _check_label_maps(dataset, kind, classes, key)
+        _check_evaluator(config.get(f'{split}_evaluator'), loader, split)
 
 
-def _check_evaluator(evaluator, split: str) -> None:
-    metrics = evaluator if isinstance(evaluator, list) else [evaluator]
-    for metric in metrics:
-        path = (metric or {}).get('ann_file')
-        if path and '://' not in path and not Path(path).is_file():
+def _dataset_class(name: str, scope: str) -> type:
+    kind = DATASETS.get(name if '.' in name else f'{scope}.{name}')
+    if kind is None:
+        raise InputError(
+            f'the dataset type {name!r} is not known to {scope}; name the '
+            'module that registers it in custom_imports'
+        )
+    return kind
+
+
+def _classes(dataset: dict, kind: type) -> list[str]:
+    """Classes of a dataset: its metainfo, or its type's."""
+    classes = (dataset.get('metainfo') or {}).get('classes')
+    if classes is None:
+        classes = kind.METAINFO.get('classes', ())
+    if isinstance(classes, str):
+        # mmengine takes a file with a name on each line, or one name.
+        path = Path(classes)
+        return path.read_text().split() if path.is_file() else [classes]
+    return list(classes)
+
+
+def _check_heads(model: dict, classes: list[str], key: str) -> None:
+    """Every head must have as many classes as the data."""
+    for name, node in model.items():
+        for part in node if isinstance(node, list) else [node]:
+            if not isinstance(part, dict):
+                continue
+            number = part.get('num_classes')
+            if name in HEADS and number not in (None, len(classes)):
+                raise InputError(
+                    f'{name}.num_classes is {number}, but {key} has '
+                    f'{len(classes)} classes ({shorten(classes)}); the two '
+                    'must agree'
+                )
+            _check_heads(part, classes, key)
+
+
+def _option(dataset: dict, kind: type, name: str, default):
+    """An argument of a dataset, or its type's default for it."""
+    parameter = inspect.signature(kind).parameters.get(name)
+    return dataset.get(name, parameter.default if parameter else default)
+
+
+def _check_label_maps(
+    dataset: dict, kind: type, classes: list[str], key: str
+) -> None:
+    """Look for labels outside the classes in some maps, evenly spread."""
+    folder = _resolve(dataset, dataset['data_prefix']['seg_map_path'])
+    suffix = _option(dataset, kind, 'seg_map_suffix', '.png')
+    reduced = _option(dataset, kind, 'reduce_zero_label', False)
+    maps = sorted(folder.rglob(f'*{suffix}'))
+    if not maps:
+        raise InputError(
+            f'{key}: expected label maps *{suffix} in {folder.absolute()}, '
+            'found none; set data_prefix.seg_map_path and seg_map_suffix'
+        )
+    for path in maps[:: max(len(maps) // LOOKED_AT, 1)]:
+        labels = np.unique(mmcv.imread(str(path), 'unchanged'))
+        # 0 becomes 255, which is ignored, and the others move down.
+        largest = len(classes) if reduced else len(classes) - 1
+        wrong = [int(n) for n in labels if n > largest and n != IGNORED]
+        if wrong:
             raise InputError(
-                f'{split}_evaluator.ann_file: expected an annotation file at '
-                f'{Path(path).absolute()}, found none. It must be the one of '
-                f'{split}_dataloader.dataset; set it with --cfg-options'
+                f'{key}: {path} holds the labels {wrong[:10]}, expected 0 to '
+                f'{largest} for {len(classes)} classes '
+                f'({shorten(classes)}), or {IGNORED} to be ignored'
             )
 
 
-def _leaves(dataset: dict) -> Iterator[dict]:
+def _check_evaluator(evaluator, loader: dict, split: str) -> None:
+    """CocoMetric must compare with the annotations of the dataset."""
+    metrics = evaluator if isinstance(evaluator, list) else [evaluator]
+    files = {
+        _resolve(dataset, dataset.get('ann_file', '')).resolve()
+        for dataset in leaves(loader.dataset)
+    }
+    for metric in metrics:
+        path = (metric or {}).get('ann_file')
+        if not path or '://' in path:
+            continue
+        if Path(path).resolve() not in files:
+            expected = ', '.join(map(str, sorted(files)))
+            raise InputError(
+                f'{split}_evaluator.ann_file must be the file of '
+                f'{split}_dataloader.dataset: expected {expected}, got '
+                f'{Path(path).resolve()}; set both with --cfg-options'
+            )
+
+
+def leaves(dataset: dict) -> Iterator[dict]:
     """Datasets inside wrappers such as RepeatDataset or ConcatDataset."""
     inner = dataset.get('datasets') or [dataset.get('dataset')]
     if inner == [None]:
         yield dataset
     else:
         for part in inner:
-            yield from _leaves(part)
+            yield from leaves(part)
 
 
 def _resolve(dataset: dict, path: str) -> Path:
     return Path(dataset.get('data_root') or '', path)
 
 
+def prefix_folders(dataset: dict) -> dict[str, Path]:
+    """Folders of a dataset on this machine, by their name in data_prefix."""
+    root = dataset.get('data_root') or ''
+    return {
+        name: _resolve(dataset, prefix)
+        for name, prefix in (dataset.get('data_prefix') or {}).items()
+        if isinstance(prefix, str) and '://' not in root + prefix
+    }
+
+
 def _check_folders(dataset: dict, key: str) -> None:
-    prefixes = dataset.get('data_prefix') or {}
-    for name, prefix in prefixes.items():
-        if not isinstance(prefix, str) or '://' in str(
-            _resolve(dataset, prefix)
-        ):
-            continue
-        folder = _resolve(dataset, prefix)
+    for name, folder in prefix_folders(dataset).items():
         if not folder.is_dir():
             raise InputError(
                 f'{key}: expected the folder {folder.absolute()} '
@@ -81,7 +181,9 @@ def _check_folders(dataset: dict, key: str) -> None:
             )
 
 
-def _check_coco(dataset: dict, key: str) -> None:
+def _check_coco(dataset: dict, classes: list[str], key: str) -> None:
+    if '://' in (dataset.get('data_root') or '') + dataset.get('ann_file', ''):
+        return
     path = _resolve(dataset, dataset.get('ann_file', ''))
     if not path.is_file():
         raise InputError(
@@ -90,110 +192,46 @@ def _check_coco(dataset: dict, key: str) -> None:
             f'.ann_file with --cfg-options, or get the data. {DIGITS}'
         )
     names = [category['name'] for category in read_categories(path)]
-    classes = (dataset.get('metainfo') or {}).get('classes')
-    if classes is None:
-        from mmdet.datasets import CocoDataset
-
-        classes = CocoDataset.METAINFO['classes']
-    classes = [classes] if isinstance(classes, str) else list(classes)
     missing = [name for name in classes if name not in names]
     hint = (
-        f'the file has {_shorten(names)}. Set metainfo=dict(classes=(...)) of '
+        f'the file has {shorten(names)}. Set metainfo=dict(classes=(...)) of '
         'the train, val and test datasets to the names in the file, and '
         'num_classes of the heads to their number'
     )
     if missing:
         raise InputError(
             f'{key}: {len(missing)} of {len(classes)} classes are no category '
-            f'of {path}: {_shorten(missing)}; {hint}'
+            f'of {path}: {shorten(missing)}; {hint}'
         )
     # mmdet numbers the labels in the order of the file, not of the classes.
     in_file = [name for name in names if name in classes]
     if in_file != classes:
         raise InputError(
             f'{key}: the classes must be in the order of {path}, which has '
-            f'{_shorten(in_file)}, got {_shorten(classes)}; labels would be '
+            f'{shorten(in_file)}, got {shorten(classes)}; labels would be '
             'exchanged'
         )
+    _check_objects(dataset, path, key)
 
 
-def _shorten(names: list, most: int = 10) -> str:
-    shown = ', '.join(repr(name) for name in names[:most])
-    return f'{shown}, ...' if len(names) > most else shown or 'none'
-
-
-def read_categories(path: Path) -> list[dict]:
-    """Categories of a COCO file; a large one is not parsed whole.
-
-    Args:
-        path: Annotation file.
-
-    Returns:
-        Its categories, each with at least ``id`` and ``name``.
-
-    Raises:
-        InputError: The file is not a COCO annotation file.
-    """
-    with open(path, 'rb') as file:
-        try:
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-                found = list(re.finditer(rb'"categories"\s*:\s*', text))
-                keys = [f'"{key}"'.encode() for key in COCO_KEYS]
-                if found and all(text.find(key) >= 0 for key in keys):
-                    tail = text[found[-1].end() : found[-1].end() + 2**20]
-                    categories, _ = JSONDecoder().raw_decode(
-                        tail.decode(errors='replace')
-                    )
-                    if _are_categories(categories):
-                        return categories
-        except (JSONDecodeError, ValueError):
-            pass
-        file.seek(0)
-        try:
-            content = json.load(file)
-        except (JSONDecodeError, UnicodeDecodeError) as error:
+def _check_objects(dataset: dict, path: Path, key: str) -> None:
+    """Objects, and their masks where the pipeline loads them."""
+    if path.stat().st_size > PARSED_WHOLE:
+        return
+    annotations = json.loads(path.read_text())['annotations']
+    drops_empty = (dataset.get('filter_cfg') or {}).get('filter_empty_gt')
+    if drops_empty and not annotations and not dataset.get('test_mode'):
+        raise InputError(
+            f'{key}: {path} holds no object, and filter_cfg.filter_empty_gt '
+            'leaves images without objects out: nothing is left to train on'
+        )
+    steps = dataset.get('pipeline') or ()
+    if any(step.get('with_mask') for step in steps):
+        bare = [a['id'] for a in annotations if not a.get('segmentation')]
+        if bare:
             raise InputError(
-                f'{path}: expected COCO annotations, which are JSON, but it '
-                f'does not parse: {error}'
-            ) from error
-    if not isinstance(content, dict):
-        came = f'a JSON {type(content).__name__}'
-    elif missing := [key for key in COCO_KEYS if key not in content]:
-        came = f'no {" and no ".join(missing)} among {_shorten([*content])}'
-    elif not _are_categories(content['categories']):
-        came = 'categories without id and name'
-    else:
-        return content['categories']
-    raise InputError(
-        f'{path}: expected COCO annotations, a JSON object with the lists '
-        f'{", ".join(COCO_KEYS)}, got {came}; convert the file first'
-    )
-
-
-def _are_categories(value) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(item, dict) and {'id', 'name'} <= set(item)
-        for item in value
-    )
-
-
-def explain_unreadable_image(error: Exception) -> InputError | None:
-    """Turn a failure to read an image into one message; None if it is not.
-
-    Args:
-        error: What a training or test loop raised, also from a worker.
-
-    Returns:
-        The message to raise instead.
-    """
-    text = str(error)
-    found = re.search(r'failed to load image: (.+)', text) or re.search(
-        r"No such file or directory: '([^']+\.\w+)'", text
-    )
-    if not found:
-        return None
-    return InputError(
-        f'the image {found[1].strip()} is missing or cannot be decoded; '
-        'restore it, or take it out of the annotation file. Finished epochs '
-        'are saved: go on with --resume'
-    )
+                f'{key}: the pipeline loads masks, but {len(bare)} of '
+                f'{len(annotations)} objects of {path} have no segmentation, '
+                f'such as annotation {bare[0]}; use a config for boxes, such '
+                'as RetinaNet, or add masks'
+            )

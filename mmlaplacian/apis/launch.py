@@ -13,7 +13,8 @@ def prepare_device(config: Config, launcher: str, amp: bool = False) -> None:
     """Make a config fit the device at hand.
 
     mmengine starts ``--launcher pytorch`` on accelerators only: on a CPU this
-    starts gloo and wraps the model without device ids.
+    starts gloo and wraps the model without device ids. SyncBN becomes BN on a
+    CPU, which has none, and in a single process, where both are the same.
 
     Args:
         config: Changed in place.
@@ -33,6 +34,8 @@ def prepare_device(config: Config, launcher: str, amp: bool = False) -> None:
         config.optim_wrapper.type = 'AmpOptimWrapper'
         config.optim_wrapper.loss_scale = 'dynamic'
     config.launcher = launcher
+    if launcher == 'none' or device == 'cpu':
+        plain_batch_norm(config)
     if launcher == 'none' or device != 'cpu':
         return
     if launcher != 'pytorch':
@@ -57,3 +60,19 @@ def prepare_device(config: Config, launcher: str, amp: bool = False) -> None:
         broadcast_buffers=False,
         find_unused_parameters=config.get('find_unused_parameters', False),
     )
+
+
+def plain_batch_norm(config: Config) -> None:
+    """Turn every SyncBN of a model's config into BN, in place."""
+    pending, changed = [config.model], 0
+    while pending:
+        node = pending.pop()
+        if isinstance(node, (list, tuple)):
+            pending.extend(node)
+        elif isinstance(node, dict):
+            if node.get('type') == 'SyncBN':
+                node['type'] = 'BN'
+                changed += 1
+            pending.extend(node.values())
+    if changed:
+        print(f'SyncBN is BN in this run ({changed} places)')

@@ -53,9 +53,8 @@ def check_pretrained(config: Config, from_scratch: bool = False) -> None:
             continue
         init_cfg = module.init_cfg
         path = init_cfg.get('checkpoint')
-        if path and '://' in path:
-            continue
-        if not path or not Path(path).is_file():
+        remote = path and '://' in path
+        if not remote and not (path and Path(path).is_file()):
             raise InputError(
                 f'{key}.init_cfg.checkpoint: expected pretrained weights at '
                 f'{Path(path or "").absolute()}, found none. Nobody has '
@@ -79,6 +78,9 @@ def check_pretrained(config: Config, from_scratch: bool = False) -> None:
 
 def _pretrained(node, key: str) -> Iterator[tuple[str, dict]]:
     """Every config dict below ``node`` that asks for a pretrained file."""
+    if isinstance(node, (list, tuple)):
+        for i, child in enumerate(node):
+            yield from _pretrained(child, f'{key}.{i}')
     if not isinstance(node, dict):
         return
     init_cfg = node.get('init_cfg')
@@ -100,10 +102,13 @@ def _read(path: str) -> dict[str, Tensor]:
         raise InputError(
             f'checkpoint: {path} is not a PyTorch checkpoint: {error}'
         ) from error
-    for key in ('state_dict', 'model'):
-        if isinstance(content, dict) and isinstance(content.get(key), dict):
-            content = content[key]
-            break
+    if isinstance(content, dict) and isinstance(content.get('model'), dict):
+        raise InputError(
+            f'checkpoint: {path} holds its weights under "model", where '
+            'mmengine does not look; save them under "state_dict"'
+        )
+    if isinstance(content, dict):
+        content = content.get('state_dict', content)
     tensors = {}
     if isinstance(content, dict):
         tensors = {

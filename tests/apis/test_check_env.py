@@ -32,7 +32,7 @@ def test_two_distributions_own_one_module(tmp_path, openmmlab):
         (info / 'METADATA').write_text(
             f'Metadata-Version: 2.1\nName: {name}\nVersion: 1.7.0\n'
         )
-        (info / 'top_level.txt').write_text('mmcv\n')
+        (info / 'RECORD').write_text('mmcv/__init__.py,,\n')
     result = run_report(tmp_path)
     assert result.returncode == 1
     assert 'mmcv and mmcv-full' in result.stderr

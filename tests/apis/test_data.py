@@ -3,11 +3,14 @@
 import json
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 from mmengine.config import Config
 
-from mmlaplacian.apis import check_datasets, explain_unreadable_image
-from mmlaplacian.apis.data import read_categories
+from mmlaplacian.apis import check_datasets, explain_failure
+from mmlaplacian.datasets import annotations
+from mmlaplacian.datasets.digits import write_digits
 from mmlaplacian.errors import InputError
 
 CONFIG = (
@@ -17,7 +20,7 @@ CONFIG = (
 
 
 @pytest.fixture
-def config(digit_scenes):
+def config(digit_scenes, openmmlab):
     config = Config.fromfile(CONFIG)
     for split in ('train', 'val', 'test'):
         config[f'{split}_dataloader'].dataset.data_root = str(digit_scenes)
@@ -36,7 +39,7 @@ def test_good_data(config):
     check_datasets(config, 'train', 'val')
 
 
-def test_missing_dataset():
+def test_missing_dataset(openmmlab):
     config = Config.fromfile(CONFIG)
     config.train_dataloader.dataset.data_root = '/nowhere'
     with pytest.raises(InputError, match='/nowhere/train') as caught:
@@ -51,10 +54,13 @@ def test_missing_annotation_file(config):
         check_datasets(config, 'train')
 
 
-def test_missing_evaluator_file(config):
-    config.val_evaluator.ann_file = 'gone.json'
-    with pytest.raises(InputError, match=r'val_evaluator.ann_file.*gone'):
+@pytest.mark.parametrize('name', ['gone.json', 'annotations/train.json'])
+def test_evaluator_with_another_file(config, digit_scenes, name):
+    config.val_evaluator.ann_file = str(digit_scenes / name)
+    with pytest.raises(InputError, match='val_evaluator.ann_file') as caught:
         check_datasets(config, 'val')
+    assert 'annotations/val.json, got ' in str(caught.value)
+    assert name in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -63,6 +69,8 @@ def test_missing_evaluator_file(config):
         ('not json', 'does not parse'),
         ('', 'does not parse'),
         ('[1, 2]', 'got a JSON list'),
+        ('[{"images": [], "annotations": [], "categories": []}]', 'list'),
+        ('{"categories": [], "annotations": [], "images": [', 'not parse'),
         ('{"images": [], "labels": []}', 'no annotations and no categories'),
         (
             '{"images": [], "annotations": [], "categories": ["cat"]}',
@@ -77,11 +85,16 @@ def test_annotations_that_are_not_coco(config, tmp_path, text, message):
     assert str(path) in str(caught.value)
 
 
-def coco_with(names):
+def set_num_classes(config, number):
+    config.model.roi_head.bbox_head.num_classes = number
+    config.model.roi_head.mask_head.num_classes = number
+
+
+def coco_with(names, annotations=()):
     return json.dumps(
         dict(
             images=[],
-            annotations=[],
+            annotations=list(annotations),
             categories=[dict(id=i, name=n) for i, n in enumerate(names)],
         )
     )
@@ -95,9 +108,10 @@ def test_no_matching_category(config, tmp_path):
         assert part in str(caught.value)
 
 
-def test_forgotten_metainfo(config, tmp_path, openmmlab):
+def test_forgotten_metainfo(config, tmp_path):
     annotate(config, tmp_path, coco_with(['cat', 'wombat']))
     del config.train_dataloader.dataset['metainfo']
+    set_num_classes(config, 80)
     with pytest.raises(InputError, match="79 of 80.*'person'"):
         check_datasets(config, 'train')
 
@@ -105,6 +119,7 @@ def test_forgotten_metainfo(config, tmp_path, openmmlab):
 def test_classes_in_another_order(config, tmp_path):
     annotate(config, tmp_path, coco_with(['dog', 'cat', 'cow']))
     config.train_dataloader.dataset.metainfo = dict(classes=('cat', 'dog'))
+    set_num_classes(config, 2)
     with pytest.raises(InputError, match='exchanged') as caught:
         check_datasets(config, 'train')
     assert "has 'dog', 'cat', got 'cat', 'dog'" in str(caught.value)
@@ -122,8 +137,47 @@ def test_wrapped_datasets_are_checked(config):
         check_datasets(config, 'train')
 
 
+def test_heads_with_another_number_of_classes(config):
+    config.model.roi_head.mask_head.num_classes = 80
+    with pytest.raises(InputError, match='mask_head.num_classes is 80.*10 cl'):
+        check_datasets(config, 'train')
+
+
+def test_classes_from_a_file(config, tmp_path):
+    names = tmp_path / 'names.txt'
+    names.write_text('\n'.join('0123456789'))
+    config.train_dataloader.dataset.metainfo = dict(classes=str(names))
+    check_datasets(config, 'train')
+
+
+def test_nothing_to_train_on(config, tmp_path):
+    annotate(config, tmp_path, coco_with('0123456789'))
+    check_datasets(config, 'train')
+    config.train_dataloader.dataset.filter_cfg = dict(filter_empty_gt=True)
+    with pytest.raises(InputError, match='nothing is left to train on'):
+        check_datasets(config, 'train')
+
+
+def test_masks_are_asked_for_but_missing(config, tmp_path):
+    box = dict(id=7, image_id=1, category_id=1, bbox=[1, 2, 3, 4], area=12)
+    annotate(config, tmp_path, coco_with('0123456789', [box]))
+    with pytest.raises(InputError, match='such as annotation 7') as caught:
+        check_datasets(config, 'train')
+    assert 'RetinaNet' in str(caught.value)
+
+
+def test_unknown_dataset_type(config):
+    config.train_dataloader.dataset.type = 'PetsDataset'
+    with pytest.raises(InputError, match=r"'PetsDataset'.*custom_imports"):
+        check_datasets(config, 'train')
+
+
+@pytest.mark.parametrize('most', [0, annotations.PARSED_WHOLE])
 @pytest.mark.parametrize('order', [(0, 1, 2, 3), (3, 2, 1, 0), (1, 3, 0, 2)])
-def test_categories_are_found_wherever_they_stand(tmp_path, order):
+def test_categories_are_found_wherever_they_stand(
+    tmp_path, monkeypatch, order, most
+):
+    monkeypatch.setattr(annotations, 'PARSED_WHOLE', most)
     parts = [
         ('info', dict(description='has "categories": none')),
         ('images', [dict(id=i, file_name='x' * 100) for i in range(2000)]),
@@ -132,18 +186,67 @@ def test_categories_are_found_wherever_they_stand(tmp_path, order):
     ]
     path = tmp_path / 'coco.json'
     path.write_text(json.dumps(dict(parts[i] for i in order)))
-    assert [c['name'] for c in read_categories(path)] == ['a', 'b']
+    names = [c['name'] for c in annotations.read_categories(path)]
+    assert names == ['a', 'b']
+    path.write_text(path.read_text()[:-10])
+    with pytest.raises(InputError, match='does not parse'):
+        annotations.read_categories(path)
 
 
-def test_unreadable_image_is_named():
+def test_label_outside_the_classes(tmp_path, openmmlab):
+    config = Config.fromfile(
+        CONFIG.parent / 'semantic-fpn_laplacianformer-nano_digits.py'
+    )
+    write_digits(tmp_path, dict(train=3))
+    config.train_dataloader.dataset.data_root = str(tmp_path)
+    check_datasets(config, 'train')
+    path = tmp_path / 'semantic/train/000002.png'
+    labels = cv2.imread(str(path), -1)
+    labels[0, :3] = 255, 10, 11
+    cv2.imwrite(str(path), labels)
+    with pytest.raises(InputError, match=r'000002\.png.* \[11\]') as caught:
+        check_datasets(config, 'train')
+    assert 'expected 0 to 10 for 11 classes' in str(caught.value)
+
+
+def test_unreadable_image_is_named(config, tmp_path):
     errors = [
         AssertionError(
             'Caught AssertionError in DataLoader worker process 1.\n'
             'Traceback ...\nAssertionError: failed to load image: a/b.jpg\n'
         ),
         FileNotFoundError(2, 'No such file or directory', 'a/b.jpg'),
+        PermissionError(13, 'Permission denied', 'a/b.jpg'),
     ]
     for error in errors:
-        message = str(explain_unreadable_image(error))
+        message = str(explain_failure(error, config))
         assert 'a/b.jpg' in message and '--resume' in message
-    assert explain_unreadable_image(ValueError('other')) is None
+
+
+def test_empty_image_is_found(config, tmp_path):
+    for name in ('000.jpg', '001.jpg'):
+        (tmp_path / name).write_bytes(b'' if name == '001.jpg' else b'x')
+    dataset = config.train_dataloader.dataset
+    dataset.data_root, dataset.data_prefix = str(tmp_path), dict(img='')
+    with pytest.raises(cv2.error) as caught:
+        cv2.imdecode(np.frombuffer(b'', np.uint8), 1)
+    message = str(explain_failure(caught.value, config))
+    assert str(tmp_path / '001.jpg') in message
+
+
+def test_known_failures_of_training(config):
+    norm = ValueError('Expected more than 1 value per channel when training')
+    assert 'batch_size=2' in str(explain_failure(norm, config))
+    label = IndexError('Target 151 is out of bounds.')
+    assert 'the label 151' in str(explain_failure(label, config))
+
+
+@pytest.mark.parametrize(
+    'error',
+    [
+        ValueError('other'),
+        FileNotFoundError(2, 'No such file or directory', 'work/epoch_3.pth'),
+    ],
+)
+def test_other_failures_are_left_alone(config, error):
+    assert explain_failure(error, config) is None

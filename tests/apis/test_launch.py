@@ -11,7 +11,24 @@ CPU_ONLY = pytest.mark.skipif(
 
 
 def config():
-    return Config(dict(optim_wrapper=dict(type='OptimWrapper')))
+    heads = [
+        dict(norm_cfg=dict(type='SyncBN')),
+        dict(norm_cfg=dict(type='GN')),
+    ]
+    return Config(
+        dict(
+            optim_wrapper=dict(type='OptimWrapper'),
+            model=dict(auxiliary_head=heads),
+        )
+    )
+
+
+def test_sync_bn_in_a_single_process(capsys):
+    ours = config()
+    prepare_device(ours, 'none')
+    heads = ours.model.auxiliary_head
+    assert [head.norm_cfg.type for head in heads] == ['BN', 'GN']
+    assert 'SyncBN is BN in this run (1 places)' in capsys.readouterr().out
 
 
 @CPU_ONLY

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.runner import load_checkpoint
 
 from mmlaplacian.apis import check_checkpoint, check_pretrained
 from mmlaplacian.errors import InputError
@@ -47,12 +48,22 @@ def save(content, tmp_path):
     [
         lambda s: s,
         lambda s: dict(state_dict=s, meta={}),
-        lambda s: dict(model=s),
         lambda s: {f'module.{k}': v for k, v in s.items()},
     ],
 )
-def test_matching_checkpoint(nano, tmp_path, wrap):
-    check_checkpoint(nano, save(wrap(nano.state_dict()), tmp_path))
+def test_matching_checkpoint_is_what_mmengine_loads(nano, tmp_path, wrap):
+    path = save(wrap(nano.state_dict()), tmp_path)
+    other = LaplacianFormer('nano')
+    check_checkpoint(other, path)
+    load_checkpoint(other, path)
+    for name, tensor in other.state_dict().items():
+        assert torch.equal(tensor, nano.state_dict()[name]), name
+
+
+def test_weights_where_mmengine_does_not_look(nano, tmp_path):
+    path = save(dict(model=nano.state_dict()), tmp_path)
+    with pytest.raises(InputError, match='under "state_dict"'):
+        check_checkpoint(nano, path)
 
 
 def test_checkpoint_of_another_model(nano, tmp_path):

@@ -1,4 +1,4 @@
-"""Mask R-CNN on LaplacianFormer, in this process."""
+"""Detectors on LaplacianFormer, in this process."""
 
 from pathlib import Path
 
@@ -11,22 +11,29 @@ from mmengine.structures import InstanceData
 
 from mmlaplacian.apis import keep_roi_align_contiguous
 
-CONFIG = (
-    Path(__file__).resolve().parents[2]
-    / 'configs/digits/mask-rcnn_laplacianformer-nano_fpn_digits.py'
-)
+DIGITS = Path(__file__).resolve().parents[2] / 'configs/digits'
 SIDE = 64
 
 
-@pytest.fixture
-def detector(openmmlab):
+def build(name):
     from mmdet.registry import MODELS
 
-    config = Config.fromfile(CONFIG)
+    config = Config.fromfile(DIGITS / f'{name}.py')
     init_default_scope(config.default_scope)
     model = MODELS.build(config.model)
     model.init_weights()
     return model
+
+
+@pytest.fixture
+def detector(openmmlab):
+    """Mask R-CNN."""
+    return build('mask-rcnn_laplacianformer-nano_fpn_digits')
+
+
+@pytest.fixture(params=['mask-rcnn', 'retinanet'])
+def any_detector(request, openmmlab):
+    return build(f'{request.param}_laplacianformer-nano_fpn_digits')
 
 
 def batch(objects_per_image):
@@ -66,7 +73,8 @@ def losses_of(detector, data):
     return detector.parse_losses(detector(**data, mode='loss'))
 
 
-def test_one_step_and_one_prediction(detector):
+def test_one_step_and_one_prediction(any_detector):
+    detector = any_detector
     optimizer = torch.optim.AdamW(detector.parameters(), lr=1e-3)
     total, parts = losses_of(detector, batch([2, 1]))
     total.backward()
@@ -84,12 +92,14 @@ def test_one_step_and_one_prediction(detector):
     assert len(results) == 2
     for result in results:
         found = result.pred_instances
-        assert found.masks.shape[1:] == (SIDE, SIDE)
+        if detector.with_mask:
+            assert found.masks.shape[1:] == (SIDE, SIDE)
         assert found.bboxes.isfinite().all()
 
 
 @pytest.mark.parametrize('counts', [[0, 0], [0, 2]])
-def test_images_without_objects(detector, counts):
+def test_images_without_objects(any_detector, counts):
+    detector = any_detector
     total, _ = losses_of(detector, batch(counts))
     assert total.isfinite()
     total.backward()
