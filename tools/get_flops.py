@@ -1,0 +1,90 @@
+"""Print parameters and multiply-adds of the model of a config.
+
+Needs no dataset and no weights. A detector is counted on a made-up image.
+"""
+
+import argparse
+import sys
+
+from mmlaplacian.check_env import check_or_exit
+
+check_or_exit('get_flops.py')
+
+import torch
+from mmengine.config import DictAction
+from mmengine.registry import MODELS, init_default_scope
+from mmengine.utils import import_modules_from_strings
+
+from mmlaplacian import apis
+from mmlaplacian.errors import InputError
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('config', help='config file')
+    parser.add_argument(
+        '--shape',
+        nargs=2,
+        type=int,
+        metavar=('HEIGHT', 'WIDTH'),
+        help='image size; default: 224 224 for the backbone, and for the '
+        'whole model 800 1344 (detectors) or 512 512',
+    )
+    parser.add_argument(
+        '--backbone', action='store_true', help='count the backbone alone'
+    )
+    parser.add_argument(
+        '--cfg-options', nargs='+', action=DictAction, metavar='KEY=VALUE'
+    )
+    return parser.parse_args()
+
+
+def build(config, backbone_only: bool):
+    """The model, ready for ``model(image)``."""
+    scope = config.get('default_scope') or 'mmdet'
+    import_modules_from_strings(f'{scope}.registry')
+    init_default_scope(scope)
+    apis.check_pretrained(config, from_scratch=True)
+    config.model.backbone.init_cfg = None
+    apis.plain_batch_norm(config)
+    part = config.model.backbone if backbone_only else config.model
+    return MODELS.build(part).eval()
+
+
+def made_up_samples(height: int, width: int) -> list:
+    """What a detector must know of an image besides its pixels."""
+    from mmdet.structures import DetDataSample
+
+    shapes = ('img_shape', 'ori_shape', 'pad_shape', 'batch_input_shape')
+    metainfo = dict.fromkeys(shapes, (height, width))
+    return [DetDataSample(metainfo=dict(metainfo, scale_factor=(1.0, 1.0)))]
+
+
+def main():
+    args = parse_args()
+    try:
+        config = apis.load_config(args.config, args.cfg_options)
+    except InputError as error:
+        sys.exit(f'get_flops.py: {error}')
+    detector = config.get('default_scope') == 'mmdet'
+    default = (800, 1344) if detector else (512, 512)
+    shape = args.shape or ((224, 224) if args.backbone else default)
+    inputs = [torch.zeros(1, 3, *shape)]
+    if detector and not args.backbone:
+        inputs.append(made_up_samples(*shape))
+    result = apis.count(build(config, args.backbone), *inputs)
+    what = config.model.backbone.type if args.backbone else config.model.type
+    print(f'{what} at {shape[0]} x {shape[1]}, one image')
+    print(f'parameters        {result.parameters / 1e6:9.2f} M')
+    print(f'core multiply-adds{result.core / 1e9:9.2f} G')
+    for part, number in result.extra.items():
+        print(f'  + {part:14s}{number / 1e9:9.2f} G')
+    print(f'full multiply-adds{result.full / 1e9:9.2f} G')
+    print(
+        'core: convolutions, linear layers, kernel-times-value products; '
+        '1 multiply-add counts 1'
+    )
+
+
+if __name__ == '__main__':
+    main()
