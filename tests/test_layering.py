@@ -9,31 +9,70 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-#: What each layer may import besides itself and the standard library.
-ALLOWED = {
-    'cuda_ops': {'torch'},
-    'mmlaplacian/models': {'torch', 'cuda_ops', 'mmengine'},
+#: What each layer may import of this repository and of OpenMMLab, lowest
+#: first; a folder or a file.
+LAYERS = {
+    'cuda_ops': {'cuda_ops'},
+    'mmlaplacian/models': {'cuda_ops', 'mmlaplacian.models', 'mmengine'},
+    'mmlaplacian/errors.py': set(),
+    'mmlaplacian/check_env.py': {'mmlaplacian.errors', 'mmcv'},
+    'mmlaplacian/datasets': {'mmlaplacian.datasets', 'mmlaplacian.errors'},
+    'mmlaplacian/apis': {
+        'mmlaplacian.apis',
+        'mmlaplacian.check_env',
+        'mmlaplacian.datasets',
+        'mmlaplacian.errors',
+        'mmlaplacian.models',
+        'mmcv',
+        'mmengine',
+    },
+    'tools': {'mmlaplacian', 'mmcv', 'mmdet', 'mmengine', 'mmseg'},
+}
+OURS = {
+    *('cuda_ops', 'mmlaplacian', 'tools', 'tests'),
+    *('mmcv', 'mmdet', 'mmengine', 'mmpretrain', 'mmseg'),
 }
 
 
-def imported(folder):
-    for path in (ROOT / folder).rglob('*.py'):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.level == 0:
-                names = [node.module]
-            else:
-                continue
-            for name in names:
-                yield path, name.split('.')[0]
+def imported(path):
+    """Full names of the modules that a file imports."""
+    package = path.relative_to(ROOT).with_suffix('').parts
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: -node.level] if node.level else ()
+            module = '.'.join([*start, *filter(None, [node.module])])
+            yield module
+            yield from (f'{module}.{alias.name}' for alias in node.names)
 
 
-@pytest.mark.parametrize('layer', ALLOWED)
+@pytest.mark.parametrize('layer', LAYERS)
 def test_imports_point_down(layer):
-    allowed = ALLOWED[layer] | sys.stdlib_module_names
-    wrong = [(str(p), n) for p, n in imported(layer) if n not in allowed]
+    place = ROOT / layer
+    wrong = [
+        (path.name, name)
+        for path in ([place] if place.is_file() else place.rglob('*.py'))
+        for name in imported(path)
+        if name.split('.')[0] in OURS
+        and name not in ('mmlaplacian', 'mmlaplacian.apis')
+        and not any(
+            name == allowed or name.startswith(f'{allowed}.')
+            for allowed in LAYERS[layer]
+        )
+    ]
     assert not wrong
+
+
+def test_every_module_is_in_a_layer():
+    known = {ROOT / layer for layer in LAYERS}
+    known |= {
+        ROOT / 'mmlaplacian/__init__.py',
+        ROOT / 'mmlaplacian/version.py',
+    }
+    for folder in ('cuda_ops', 'mmlaplacian', 'tools'):
+        for path in (ROOT / folder).rglob('*.py'):
+            assert known & {path, *path.parents}, path
 
 
 def modules_after(statement, blocked=()):

@@ -22,7 +22,7 @@ def rows():
         yield size, [last, *cells[1:]]
 
 
-@pytest.mark.parametrize('size, cells', rows(), ids=list(ARCHS))
+@pytest.mark.parametrize('size, cells', list(rows()), ids=list(ARCHS))
 def test_size_table(size, cells):
     numbers = [tuple(map(int, cell.split(', '))) for cell in cells[:2]]
     assert numbers == [ARCHS[size]['embed_dims'], ARCHS[size]['depths']]
