@@ -1,4 +1,4 @@
-"""Join the first pictures of a folder into one sheet."""
+"""Join the first pictures below a folder into one sheet."""
 
 import argparse
 import sys
@@ -19,9 +19,12 @@ def parse_args():
 
 def main():
     args = parse_args()
-    pictures = [
-        cv2.imread(str(p)) for p in sorted(Path(args.folder).iterdir())
-    ]
+    paths = sorted(
+        path
+        for path in Path(args.folder).rglob('*')
+        if path.suffix in ('.jpg', '.png')
+    )
+    pictures = [cv2.imread(str(path)) for path in paths]
     pictures = [p for p in pictures if p is not None]
     pictures = pictures[: args.columns * args.rows]
     if not pictures:

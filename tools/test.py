@@ -63,9 +63,13 @@ def test(args):
     config.load_from = args.checkpoint
     config.resume = False
     if args.show_dir:
-        config.default_hooks.visualization.update(
-            draw=True, test_out_dir=str(Path(args.show_dir).absolute())
-        )
+        show_dir = str(Path(args.show_dir).absolute())
+        hook = config.default_hooks.visualization
+        if detector:
+            hook.update(draw=True, test_out_dir=show_dir)
+        else:
+            hook.draw = True
+            config.visualizer.save_dir = show_dir
     if args.tta:
         missing = {'tta_model', 'tta_pipeline'} - set(config)
         if missing:

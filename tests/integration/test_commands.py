@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 
 import cv2
+import numpy as np
 import pytest
 import torch
 
@@ -20,13 +21,32 @@ COCO_CONFIG = (
 )
 
 
-def run(cwd, *command, fails=False, launcher=()):
+def run(cwd, *command, fails=False):
     result = subprocess.run(
-        [sys.executable, *launcher, *map(str, command)],
+        [sys.executable, *map(str, command)],
         cwd=cwd,
         capture_output=True,
         text=True,
         env={**os.environ, 'OMP_NUM_THREADS': '1'},
+    )
+    text = result.stdout + result.stderr
+    assert (result.returncode != 0) == fails, text[-3000:]
+    return text
+
+
+def shell(cwd, *command, fails=False, **variables):
+    result = subprocess.run(
+        ['bash', *map(str, command)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            'OMP_NUM_THREADS': '1',
+            'PYTHON': sys.executable,
+            'PORT': '29517',
+            **variables,
+        },
     )
     text = result.stdout + result.stderr
     assert (result.returncode != 0) == fails, text[-3000:]
@@ -202,17 +222,113 @@ def test_unreadable_image_keeps_the_finished_epoch(
     assert (tmp_path / 'work' / 'epoch_1.pth').is_file()
 
 
-def test_two_processes_on_a_cpu(place, tmp_path, openmmlab):
-    text = train(
+def test_two_processes_on_a_cpu(trained, place, tmp_path):
+    text = shell(
         place,
-        *('--work-dir', tmp_path / 'work', '--launcher', 'pytorch'),
-        overrides=['train_dataloader.batch_size=2'],
-        launcher=['-m', 'torch.distributed.run', '--nproc_per_node=2'],
+        *(ROOT / 'tools/dist_train.sh', CONFIG, 2),
+        *('--work-dir', tmp_path / 'work', '--cfg-options'),
+        *('train_cfg.max_epochs=1', 'train_dataloader.batch_size=2'),
     )
     assert 'bbox_mAP' in text
     assert 'Distributed training: True' in text
     assert 'GPU number: 2' in text
-    assert (tmp_path / 'work' / 'epoch_2.pth').is_file()
+    checkpoint = tmp_path / 'work' / 'epoch_1.pth'
+    text = shell(
+        place,
+        *(ROOT / 'tools/dist_test.sh', CONFIG, checkpoint, 2),
+        *('--work-dir', tmp_path / 'work'),
+    )
+    assert 'segm_mAP' in text and 'Distributed training: True' in text
+
+
+@pytest.mark.parametrize('name', ['dist_train', 'dist_test', 'slurm_train'])
+def test_scripts_say_how_they_are_called(name, tmp_path):
+    text = shell(tmp_path, ROOT / f'tools/{name}.sh', fails=True)
+    assert text.startswith(f'{name}.sh ')
+
+
+def test_slurm_script_asks_for_what_it_is_told(tmp_path):
+    srun = tmp_path / 'srun'
+    srun.write_text('#!/bin/sh\necho "$@"\n')
+    srun.chmod(0o755)
+    text = shell(
+        tmp_path,
+        *(ROOT / 'tools/slurm_train.sh', 'gpu', 'job', 'c.py', '--amp'),
+        PATH=f'{tmp_path}:{os.environ["PATH"]}',
+        GPUS='16',
+    )
+    assert '-p gpu --job-name=job --gres=gpu:8 --ntasks=16' in text
+    assert 'tools/train.py c.py --launcher slurm --amp' in text
+
+
+def test_retinanet_with_augmentation(place, tmp_path, openmmlab):
+    config = CONFIG.with_name('retinanet_laplacianformer-nano_fpn_digits.py')
+    work = tmp_path / 'work'
+    train(place, '--work-dir', work, config=config)
+    tested = (
+        *(ROOT / 'tools/test.py', config, work / 'epoch_2.pth'),
+        *('--work-dir', work),
+    )
+    assert 'bbox_mAP' in run(place, *tested, '--tta')
+    text = run(
+        place,
+        *(ROOT / 'tools/test.py', CONFIG, work / 'epoch_2.pth', '--tta'),
+        fails=True,
+    )
+    assert 'does not say how' in text and 'Traceback' not in text
+
+
+def test_segmentation_from_training_to_pictures(place, tmp_path, openmmlab):
+    config = CONFIG.with_name('semantic-fpn_laplacianformer-nano_digits.py')
+    work = tmp_path / 'work'
+    text = train(place, '--work-dir', work, config=config)
+    assert 'mIoU' in text and 'SyncBN is BN in this run' in text
+    text = run(
+        place,
+        *(ROOT / 'tools/test.py', config, work / 'epoch_2.pth'),
+        *('--work-dir', work, '--show-dir', tmp_path / 'shown'),
+        *('--out', tmp_path / 'out.pkl'),
+    )
+    assert 'mIoU' in text
+    assert len(list((tmp_path / 'shown').rglob('*.png'))) == 4
+    assert len(pickle.loads((tmp_path / 'out.pkl').read_bytes())) == 4
+    picture = place / 'data/digits/val/000000.jpg'
+    text = run(
+        place,
+        *(ROOT / 'tools/image_demo.py', picture, config),
+        *(work / 'epoch_2.pth', '--out-dir', tmp_path / 'drawn'),
+    )
+    assert 'background' in text
+    result = json.loads((tmp_path / 'drawn/000000.jpg.json').read_text())
+    assert sum(result['shares'].values()) == pytest.approx(1, abs=1e-3)
+    labels = cv2.imread(str(tmp_path / 'drawn' / result['labels']), -1)
+    assert labels.shape == (256, 256) and labels.max() <= 10
+    drawn = cv2.imread(str(tmp_path / 'drawn/000000.jpg'))
+    assert drawn.shape == (256, 256, 3)
+
+
+@pytest.mark.parametrize('name', ['mask-rcnn', 'semantic-fpn'])
+def test_browse_dataset(name, place, tmp_path, openmmlab):
+    (config,) = CONFIG.parent.glob(f'{name}_*.py')
+    tool = (ROOT / 'tools/browse_dataset.py', config, '--number', 2)
+    text = run(place, *tool, '--out-dir', tmp_path / 'seen')
+    assert '2 pictures' in text
+    pictures = sorted((tmp_path / 'seen').iterdir())
+    assert [p.name for p in pictures] == ['000000.jpg', '000001.jpg']
+    raw = cv2.imread(str(place / 'data/digits/train/000000.jpg'))
+    drawn = cv2.imread(str(pictures[0]))
+    assert drawn.shape == (192, 192, 3)
+    assert np.abs(drawn - cv2.resize(raw, (192, 192))).max() > 50
+
+
+def test_print_config(tmp_path, openmmlab):
+    text = run(
+        tmp_path,
+        *(ROOT / 'tools/print_config.py', COCO_CONFIG),
+        *('--cfg-options', 'train_dataloader.batch_size=7'),
+    )
+    assert "type='LaplacianFormer'" in text and 'batch_size=7' in text
+    assert 'max_epochs=12' in text
 
 
 README_EXAMPLES = re.findall(
