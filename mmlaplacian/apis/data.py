@@ -22,7 +22,10 @@ HEADS = ('bbox_head', 'mask_head', 'decode_head', 'auxiliary_head')
 IGNORED = 255
 #: Label maps that are read before training.
 LOOKED_AT = 200
-DIGITS = 'For the digits: python tools/prepare_data.py digits'
+HELP = (
+    'tools/prepare_data.py writes the digits and the nuclei, and with "check" '
+    'says what another dataset lacks'
+)
 
 
 def check_datasets(config: Config, *splits: str) -> None:
@@ -74,7 +77,7 @@ def _classes(dataset: dict, kind: type) -> list[str]:
     if isinstance(classes, str):
         # mmengine takes a file with a name on each line, or one name.
         path = Path(classes)
-        return path.read_text().split() if path.is_file() else [classes]
+        return path.read_text().splitlines() if path.is_file() else [classes]
     return list(classes)
 
 
@@ -114,7 +117,13 @@ def _check_label_maps(
             'found none; set data_prefix.seg_map_path and seg_map_suffix'
         )
     for path in maps[:: max(len(maps) // LOOKED_AT, 1)]:
-        labels = np.unique(mmcv.imread(str(path), 'unchanged'))
+        label_map = mmcv.imread(str(path), 'unchanged')
+        if label_map is None:
+            raise InputError(
+                f'{key}: the label map {path} cannot be decoded; restore it, '
+                'or take it and its image out of the dataset'
+            )
+        labels = np.unique(label_map)
         # 0 becomes 255, which is ignored, and the others move down.
         largest = len(classes) if reduced else len(classes) - 1
         wrong = [int(n) for n in labels if n > largest and n != IGNORED]
@@ -177,7 +186,7 @@ def _check_folders(dataset: dict, key: str) -> None:
                 f'{key}: expected the folder {folder.absolute()} '
                 f'(data_root + data_prefix.{name}), found none. Set '
                 f'{key}.data_root with --cfg-options, or get the data. '
-                f'{DIGITS}'
+                f'{HELP}'
             )
 
 
@@ -189,7 +198,7 @@ def _check_coco(dataset: dict, classes: list[str], key: str) -> None:
         raise InputError(
             f'{key}.ann_file: expected a COCO annotation file at '
             f'{path.absolute()}, found none. Set {key}.data_root or '
-            f'.ann_file with --cfg-options, or get the data. {DIGITS}'
+            f'.ann_file with --cfg-options, or get the data. {HELP}'
         )
     names = [category['name'] for category in read_categories(path)]
     missing = [name for name in classes if name not in names]

@@ -406,9 +406,10 @@ class LaplacianAttention(nn.Module):
         """Map to pool landmarks from, (B, C, H, W); None: exact kernel."""
         if self.kernel == 'softmax' or self._is_exact(hw):
             return None
-        source = {'query': q, 'key': k, 'mean': None}[self.landmark_source]
-        if source is None:
+        if self.landmark_source == 'mean':
             source = (q + k) / 2
+        else:
+            source = q if self.landmark_source == 'query' else k
         source = _to_map(source, hw)
         if self.landmark_conv is not None:
             source = self.landmark_conv(source)

@@ -145,7 +145,7 @@ def test_heads_with_another_number_of_classes(config):
 
 def test_classes_from_a_file(config, tmp_path):
     names = tmp_path / 'names.txt'
-    names.write_text('\n'.join('0123456789'))
+    names.write_text('\n'.join('0123456789') + '\n')
     config.train_dataloader.dataset.metainfo = dict(classes=str(names))
     check_datasets(config, 'train')
 
