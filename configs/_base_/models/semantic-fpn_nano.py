@@ -1,10 +1,15 @@
-# Semantic FPN in small.
+# Semantic FPN in small, with the FPN of mask-rcnn_fpn_nano.py: it can start
+# from there.
 _base_ = './semantic-fpn.py'
 model = dict(
     backbone=dict(arch='nano', drop_path_rate=0.0),
-    neck=dict(in_channels=[16, 32, 64, 128], out_channels=64),
+    neck=dict(
+        in_channels=[16, 32, 64, 128],
+        out_channels=48,
+        norm_cfg=dict(type='BN'),
+    ),
     decode_head=dict(
-        in_channels=[64, 64, 64, 64],
+        in_channels=[48, 48, 48, 48],
         channels=64,
         dropout_ratio=0.0,
         num_classes=11,
