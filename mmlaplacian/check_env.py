@@ -98,8 +98,22 @@ def mmcv_lacks_cuda() -> bool:
 
     return (
         torch.cuda.is_available()
-        and 'not available' in get_compiling_cuda_version()
+        and get_compiling_cuda_version() == 'not available'
     )
+
+
+def check_gpu_ops() -> None:
+    """Raise where a detector would go onto a GPU that mmcv cannot use.
+
+    Raises:
+        InputError: Names the way out.
+    """
+    if mmcv_lacks_cuda():
+        raise InputError(
+            'this machine has a GPU, but mmcv was built without CUDA, so '
+            f'detectors run on the CPU only: set {CPU_ONLY}, or rebuild '
+            f'mmcv with a CUDA toolkit: {REBUILD}'
+        )
 
 
 def check_or_exit(command: str) -> None:

@@ -1,9 +1,9 @@
 """What the commands in ``tools/`` share, on top of mmengine."""
 
 from .complexity import count
-from .config import load_config
+from .config import load_config, use_scope
 from .data import check_datasets
-from .explain import explain_failure
+from .explain import explain_failure, run_explained
 from .launch import plain_batch_norm, prepare_device
 from .layout import keep_roi_align_contiguous
 from .weights import check_checkpoint, check_pretrained
@@ -18,4 +18,6 @@ __all__ = [
     'load_config',
     'plain_batch_norm',
     'prepare_device',
+    'run_explained',
+    'use_scope',
 ]

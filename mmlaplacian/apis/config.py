@@ -1,20 +1,18 @@
 """Read a config and check the environment that it asks for."""
 
+import importlib
 from pathlib import Path
 
 from mmengine.config import Config
+from mmengine.registry import init_default_scope
 
-from ..check_env import (
-    CPU_ONLY,
-    REBUILD,
-    check_mmcv_ops,
-    check_modules,
-    mmcv_lacks_cuda,
-)
+from ..check_env import check_mmcv_ops, check_modules
 from ..errors import InputError
 
 
-def load_config(path: str, options: dict | None = None) -> Config:
+def load_config(
+    path: str, options: dict | None = None, work_dir: str | None = None
+) -> Config:
     """Read a text config; the package itself is imported already.
 
     So a config that forgets ``custom_imports`` works too.
@@ -22,6 +20,8 @@ def load_config(path: str, options: dict | None = None) -> Config:
     Args:
         path: Config file.
         options: Dotted keys and values that override it.
+        work_dir: Folder for logs and checkpoints. Default: None, the
+            config's own, or ``work_dirs/`` and the config's name.
 
     Returns:
         The config.
@@ -52,14 +52,25 @@ def load_config(path: str, options: dict | None = None) -> Config:
             f'config: {path} has no model; a file of configs/_base_ is a part '
             'of a config, take one of the folders beside it'
         )
+    own = config.get('work_dir') or str(Path('work_dirs', Path(path).stem))
+    config.work_dir = work_dir or own
     scope = config.get('default_scope') or 'mmdet'
     check_modules(scope)
     if scope == 'mmdet':
         check_mmcv_ops()
-        if mmcv_lacks_cuda():
-            raise InputError(
-                'this machine has a GPU, but mmcv was built without CUDA, so '
-                f'detectors run on the CPU only: set {CPU_ONLY}, or rebuild '
-                f'mmcv with a CUDA toolkit: {REBUILD}'
-            )
     return config
+
+
+def use_scope(config: Config) -> str:
+    """Make mmdet's or mmseg's registries answer to bare names.
+
+    Args:
+        config: Its ``default_scope`` decides; mmdet where it has none.
+
+    Returns:
+        The scope.
+    """
+    scope = config.get('default_scope') or 'mmdet'
+    importlib.import_module(f'{scope}.registry')
+    init_default_scope(scope)
+    return scope

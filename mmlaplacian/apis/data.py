@@ -18,8 +18,7 @@ from ..datasets.annotations import (
 from ..errors import InputError
 
 #: Config keys of heads whose num_classes is that of the data.
-HEADS = ('bbox_head', 'mask_head', 'decode_head', 'auxiliary_head')
-IGNORED = 255
+HEADS = ('bbox_head', 'mask_head', 'decode_head')
 #: Label maps that are read before training.
 LOOKED_AT = 200
 HELP = (
@@ -51,7 +50,9 @@ def check_datasets(config: Config, *splits: str) -> None:
             _check_folders(dataset, key)
             kind = _dataset_class(dataset.type, scope)
             classes = _classes(dataset, kind)
-            _check_heads(config.model, classes, key)
+            # Panoptic detectors find things; stuff has heads of its own.
+            things = list(kind.METAINFO.get('thing_classes') or classes)
+            _check_heads(config.model, things, key)
             if dataset.get('type') == 'CocoDataset':
                 _check_coco(dataset, classes, key)
             elif 'seg_map_path' in (dataset.get('data_prefix') or {}):
@@ -73,7 +74,7 @@ def _classes(dataset: dict, kind: type) -> list[str]:
     """Classes of a dataset: its metainfo, or its type's."""
     classes = (dataset.get('metainfo') or {}).get('classes')
     if classes is None:
-        classes = kind.METAINFO.get('classes', ())
+        classes = kind.METAINFO.get('classes') or ()
     if isinstance(classes, str):
         # mmengine takes a file with a name on each line, or one name.
         path = Path(classes)
@@ -88,7 +89,9 @@ def _check_heads(model: dict, classes: list[str], key: str) -> None:
             if not isinstance(part, dict):
                 continue
             number = part.get('num_classes')
-            if name in HEADS and number not in (None, len(classes)):
+            if part.get('class_agnostic') or name not in HEADS:
+                number = None
+            if classes and number not in (None, len(classes)):
                 raise InputError(
                     f'{name}.num_classes is {number}, but {key} has '
                     f'{len(classes)} classes ({shorten(classes)}); the two '
@@ -107,6 +110,11 @@ def _check_label_maps(
     dataset: dict, kind: type, classes: list[str], key: str
 ) -> None:
     """Look for labels outside the classes in some maps, evenly spread."""
+    known = list(kind.METAINFO.get('classes') or classes)
+    if classes != known:
+        # mmseg maps the labels of the classes left out to "ignored".
+        return
+    ignored = _option(dataset, kind, 'ignore_index', 255)
     folder = _resolve(dataset, dataset['data_prefix']['seg_map_path'])
     suffix = _option(dataset, kind, 'seg_map_suffix', '.png')
     reduced = _option(dataset, kind, 'reduce_zero_label', False)
@@ -117,41 +125,45 @@ def _check_label_maps(
             'found none; set data_prefix.seg_map_path and seg_map_suffix'
         )
     for path in maps[:: max(len(maps) // LOOKED_AT, 1)]:
-        label_map = mmcv.imread(str(path), 'unchanged')
-        if label_map is None:
-            raise InputError(
-                f'{key}: the label map {path} cannot be decoded; restore it, '
-                'or take it and its image out of the dataset'
+        try:
+            # As mmseg reads them: a palette keeps its numbers.
+            label_map = mmcv.imfrombytes(
+                path.read_bytes(), flag='unchanged', backend='pillow'
             )
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f'{key}: the label map {path} cannot be decoded ({error}); '
+                'restore it, or take it and its image out of the dataset'
+            ) from error
         labels = np.unique(label_map)
         # 0 becomes 255, which is ignored, and the others move down.
         largest = len(classes) if reduced else len(classes) - 1
-        wrong = [int(n) for n in labels if n > largest and n != IGNORED]
+        wrong = [int(n) for n in labels if n > largest and n != ignored]
         if wrong:
             raise InputError(
                 f'{key}: {path} holds the labels {wrong[:10]}, expected 0 to '
                 f'{largest} for {len(classes)} classes '
-                f'({shorten(classes)}), or {IGNORED} to be ignored'
+                f'({shorten(classes)}), or {ignored} to be ignored'
             )
 
 
 def _check_evaluator(evaluator, loader: dict, split: str) -> None:
     """CocoMetric must compare with the annotations of the dataset."""
     metrics = evaluator if isinstance(evaluator, list) else [evaluator]
-    files = {
-        _resolve(dataset, dataset.get('ann_file', '')).resolve()
-        for dataset in leaves(loader.dataset)
-    }
+    datasets = list(leaves(loader.dataset))
+    # Several datasets may share a file that holds all of them.
+    if len(datasets) != 1 or _is_remote(datasets[0]):
+        return
+    expected = _resolve(datasets[0], datasets[0].get('ann_file', ''))
     for metric in metrics:
-        path = (metric or {}).get('ann_file')
-        if not path or '://' in path:
+        if not str((metric or {}).get('type')).endswith('CocoMetric'):
             continue
-        if Path(path).resolve() not in files:
-            expected = ', '.join(map(str, sorted(files)))
+        path = metric.get('ann_file')
+        if path and Path(path).resolve() != expected.resolve():
             raise InputError(
                 f'{split}_evaluator.ann_file must be the file of '
-                f'{split}_dataloader.dataset: expected {expected}, got '
-                f'{Path(path).resolve()}; set both with --cfg-options'
+                f'{split}_dataloader.dataset: expected {expected.resolve()}, '
+                f'got {Path(path).resolve()}; set both with --cfg-options'
             )
 
 
@@ -169,13 +181,26 @@ def _resolve(dataset: dict, path: str) -> Path:
     return Path(dataset.get('data_root') or '', path)
 
 
+def _is_remote(dataset: dict) -> bool:
+    """Whether mmengine reads a dataset from elsewhere than the disk."""
+    backend = (dataset.get('backend_args') or {}).get('backend', 'local')
+    root = dataset.get('data_root') or ''
+    return backend != 'local' or '://' in root + (
+        dataset.get('ann_file') or ''
+    )
+
+
 def prefix_folders(dataset: dict) -> dict[str, Path]:
     """Folders of a dataset on this machine, by their name in data_prefix."""
-    root = dataset.get('data_root') or ''
+    prefixes = dataset.get('data_prefix') or {}
+    if isinstance(prefixes, str):
+        prefixes = dict(img_path=prefixes)
+    if _is_remote(dataset):
+        return {}
     return {
         name: _resolve(dataset, prefix)
-        for name, prefix in (dataset.get('data_prefix') or {}).items()
-        if isinstance(prefix, str) and '://' not in root + prefix
+        for name, prefix in prefixes.items()
+        if isinstance(prefix, str) and '://' not in prefix
     }
 
 
@@ -191,7 +216,7 @@ def _check_folders(dataset: dict, key: str) -> None:
 
 
 def _check_coco(dataset: dict, classes: list[str], key: str) -> None:
-    if '://' in (dataset.get('data_root') or '') + dataset.get('ann_file', ''):
+    if _is_remote(dataset):
         return
     path = _resolve(dataset, dataset.get('ann_file', ''))
     if not path.is_file():
@@ -200,7 +225,10 @@ def _check_coco(dataset: dict, classes: list[str], key: str) -> None:
             f'{path.absolute()}, found none. Set {key}.data_root or '
             f'.ann_file with --cfg-options, or get the data. {HELP}'
         )
-    names = [category['name'] for category in read_categories(path)]
+    # Test sets are published without annotations.
+    annotated = not dataset.get('test_mode')
+    categories = read_categories(path, annotated)
+    names = [category['name'] for category in categories]
     missing = [name for name in classes if name not in names]
     hint = (
         f'the file has {shorten(names)}. Set metainfo=dict(classes=(...)) of '
@@ -220,14 +248,23 @@ def _check_coco(dataset: dict, classes: list[str], key: str) -> None:
             f'{shorten(in_file)}, got {shorten(classes)}; labels would be '
             'exchanged'
         )
-    _check_objects(dataset, path, key)
+    wanted = {c['id'] for c in categories if c['name'] in classes}
+    _check_objects(dataset, path, wanted, key)
 
 
-def _check_objects(dataset: dict, path: Path, key: str) -> None:
+def _check_objects(dataset: dict, path: Path, wanted: set, key: str) -> None:
     """Objects, and their masks where the pipeline loads them."""
     if path.stat().st_size > PARSED_WHOLE:
         return
-    annotations = json.loads(path.read_text())['annotations']
+    # Those that mmdet keeps.
+    annotations = [
+        found
+        for found in json.loads(path.read_bytes()).get('annotations', ())
+        if found['category_id'] in wanted
+        and not found.get('ignore')
+        and found.get('area', 1) > 0
+        and min(found['bbox'][2:]) >= 1
+    ]
     drops_empty = (dataset.get('filter_cfg') or {}).get('filter_empty_gt')
     if drops_empty and not annotations and not dataset.get('test_mode'):
         raise InputError(
@@ -236,7 +273,7 @@ def _check_objects(dataset: dict, path: Path, key: str) -> None:
         )
     steps = dataset.get('pipeline') or ()
     if any(step.get('with_mask') for step in steps):
-        bare = [a['id'] for a in annotations if not a.get('segmentation')]
+        bare = [a.get('id') for a in annotations if not a.get('segmentation')]
         if bare:
             raise InputError(
                 f'{key}: the pipeline loads masks, but {len(bare)} of '

@@ -1,15 +1,35 @@
 """Turn known failures of a running loop into one message."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from mmengine.config import Config
 
+from ..datasets import IMAGE_SUFFIXES
 from ..errors import InputError
 from .data import leaves, prefix_folders
 
-SUFFIXES = r'(?:bmp|gif|jpe?g|png|ppm|tiff?|webp)'
 SAVED = 'Where this was training: finished epochs are saved, --resume goes on'
+
+
+def run_explained(loop: Callable[[], object], config: Config) -> None:
+    """Run a loop; a failure that the user's input caused says so.
+
+    Args:
+        loop: ``Runner.train`` or ``Runner.test``.
+        config: Of the runner.
+
+    Raises:
+        InputError: See :func:`explain_failure`. Other failures pass.
+    """
+    try:
+        loop()
+    except Exception as error:
+        explained = explain_failure(error, config)
+        if explained is None:
+            raise
+        raise explained from error
 
 
 def explain_failure(error: Exception, config: Config) -> InputError | None:
@@ -23,10 +43,11 @@ def explain_failure(error: Exception, config: Config) -> InputError | None:
         The message to raise instead; None for any other failure.
     """
     text = str(error)
-    found = re.search(r'failed to load image: (.+)', text) or re.search(
-        r"\[Errno \d+\] [^\[]*: '([^']+\." + SUFFIXES + ")'", text, re.I
-    )
-    image = found[1].strip() if found else None
+    found = re.search(r'failed to load image: (.+)', text)
+    image = found[1].strip() if found else ''
+    found = re.search(r"\[Errno \d+\] [^\[]*: '([^']+)'", text)
+    if found and found[1].lower().endswith(tuple(IMAGE_SUFFIXES)):
+        image = found[1]
     if 'imdecode' in text and 'empty' in text:
         image = _empty_file(config)
     if image:

@@ -6,6 +6,7 @@ import torch
 from mmengine.config import Config
 from mmengine.device import get_device
 
+from ..check_env import check_gpu_ops
 from ..errors import InputError
 
 
@@ -25,6 +26,8 @@ def prepare_device(config: Config, launcher: str, amp: bool = False) -> None:
         InputError: The device cannot do what is asked.
     """
     device = get_device()
+    if (config.get('default_scope') or 'mmdet') == 'mmdet':
+        check_gpu_ops()
     if amp:
         if device == 'cpu':
             raise InputError(

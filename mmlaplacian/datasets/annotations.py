@@ -11,7 +11,7 @@ from ..errors import InputError
 #: Files up to this size in bytes are parsed whole; of larger ones only the
 #: categories, since COCO's take seconds.
 PARSED_WHOLE = 50_000_000
-COCO_KEYS = ('images', 'annotations', 'categories')
+COCO_KEYS = ('images', 'categories', 'annotations')
 
 
 def shorten(names: list, most: int = 10) -> str:
@@ -20,11 +20,13 @@ def shorten(names: list, most: int = 10) -> str:
     return f'{shown}, ...' if len(names) > most else shown or 'none'
 
 
-def read_categories(path: Path) -> list[dict]:
+def read_categories(path: Path, annotated: bool = True) -> list[dict]:
     """Categories of a COCO file; a large one is not parsed whole.
 
     Args:
         path: Annotation file.
+        annotated: Whether it must hold annotations, as test sets do not.
+            Default: True.
 
     Returns:
         Its categories, each with at least ``id`` and ``name``.
@@ -32,8 +34,9 @@ def read_categories(path: Path) -> list[dict]:
     Raises:
         InputError: The file is not a COCO annotation file.
     """
+    keys = COCO_KEYS if annotated else COCO_KEYS[:-1]
     if path.stat().st_size > PARSED_WHOLE:
-        categories = _find_categories(path)
+        categories = _find_categories(path, keys)
         if categories is not None:
             return categories
     try:
@@ -45,7 +48,7 @@ def read_categories(path: Path) -> list[dict]:
         ) from error
     if not isinstance(content, dict):
         came = f'a JSON {type(content).__name__}'
-    elif missing := [key for key in COCO_KEYS if key not in content]:
+    elif missing := [key for key in keys if key not in content]:
         came = f'no {" and no ".join(missing)} among {shorten([*content])}'
     elif not _are_categories(content['categories']):
         came = 'categories without id and name'
@@ -53,18 +56,18 @@ def read_categories(path: Path) -> list[dict]:
         return content['categories']
     raise InputError(
         f'{path}: expected COCO annotations, a JSON object with the lists '
-        f'{", ".join(COCO_KEYS)}, got {came}; convert the file first'
+        f'{", ".join(keys)}, got {came}; convert the file first'
     )
 
 
-def _find_categories(path: Path) -> list[dict] | None:
+def _find_categories(path: Path, keys: tuple[str, ...]) -> list[dict] | None:
     """Categories of a file that looks whole; None where they are not found."""
     with (
         open(path, 'rb') as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text,
     ):
         found = list(re.finditer(rb'"categories"\s*:\s*', text))
-        keys = [f'"{key}"'.encode() for key in COCO_KEYS]
+        keys = [f'"{key}"'.encode() for key in keys]
         whole = text[:64].lstrip()[:1] + text[-64:].rstrip()[-1:] == b'{}'
         if not (whole and found and all(text.find(key) >= 0 for key in keys)):
             return None

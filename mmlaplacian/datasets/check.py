@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 from ..errors import InputError
+from . import IMAGE_SUFFIXES
 from .annotations import read_categories
 
 #: Folder that the configs name, and for each part of it the number of files
@@ -38,8 +39,6 @@ OWN_TREES = """Expected, for detection (COCO format):
 or, for segmentation:
   PATH/images/train/NAME.jpg      PATH/images/val/
   PATH/annotations/train/NAME.png PATH/annotations/val/   one label a pixel"""
-
-IMAGES = {'.bmp', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp'}
 
 
 def expected_tree(name: str) -> str:
@@ -130,11 +129,12 @@ def _check_coco(root: Path, path: Path) -> tuple[list[str], list[str]]:
         f'{len(coco["annotations"])} objects',
         f'  classes=({", ".join(repr(name) for name in names)},)',
     ]
-    troubles = [
-        f'{path}: no object of the class {category["name"]!r}'
+    found += [
+        f'  no object of the class {category["name"]!r}'
         for category in categories
         if not objects[category['id']]
     ]
+    troubles = []
     unknown = set(objects) - {category['id'] for category in categories}
     if unknown:
         troubles.append(
@@ -155,8 +155,8 @@ def _check_coco(root: Path, path: Path) -> tuple[list[str], list[str]]:
         found.append(f'  images in {best}')
     if missing:
         troubles.append(
-            f'{path}: {len(missing)} of {len(names)} images are in no folder '
-            f'of {root}, such as {missing[0]}'
+            f'{path}: {len(missing)} of {len(names)} images are not in '
+            f'{best}, such as {missing[0]}'
         )
     return found, troubles
 
@@ -165,7 +165,11 @@ def _check_maps(root: Path, split: str) -> tuple[list[str], list[str]]:
     pictures, maps = root / 'images' / split, root / 'annotations' / split
     if not pictures.is_dir():
         return [], [f'{pictures}: no such folder, but there is {maps}']
-    names = {p.stem for p in pictures.iterdir() if p.suffix.lower() in IMAGES}
+    names = {
+        p.stem
+        for p in pictures.iterdir()
+        if p.suffix.lower() in IMAGE_SUFFIXES
+    }
     labelled = {p.stem for p in maps.glob('*.png')}
     found = [f'{pictures}: {len(names)} images, {maps}: {len(labelled)} maps']
     troubles = []

@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 import pytest
 from mmengine.config import Config
+from PIL import Image
 
 from mmlaplacian.apis import check_datasets, explain_failure
 from mmlaplacian.datasets import annotations
@@ -71,7 +72,7 @@ def test_evaluator_with_another_file(config, digit_scenes, name):
         ('[1, 2]', 'got a JSON list'),
         ('[{"images": [], "annotations": [], "categories": []}]', 'list'),
         ('{"categories": [], "annotations": [], "images": [', 'not parse'),
-        ('{"images": [], "labels": []}', 'no annotations and no categories'),
+        ('{"images": [], "labels": []}', 'no categories and no annotations'),
         (
             '{"images": [], "annotations": [], "categories": ["cat"]}',
             'categories without id and name',
@@ -193,20 +194,92 @@ def test_categories_are_found_wherever_they_stand(
         annotations.read_categories(path)
 
 
-def test_label_outside_the_classes(tmp_path, openmmlab):
+@pytest.fixture
+def segmentation(tmp_path, openmmlab):
+    """Semantic FPN on three scenes."""
     config = Config.fromfile(
         CONFIG.parent / 'semantic-fpn_laplacianformer-nano_digits.py'
     )
     write_digits(tmp_path, dict(train=3))
     config.train_dataloader.dataset.data_root = str(tmp_path)
-    check_datasets(config, 'train')
+    return config
+
+
+def test_label_outside_the_classes(segmentation, tmp_path):
+    check_datasets(segmentation, 'train')
     path = tmp_path / 'semantic/train/000002.png'
     labels = cv2.imread(str(path), -1)
     labels[0, :3] = 255, 10, 11
     cv2.imwrite(str(path), labels)
     with pytest.raises(InputError, match=r'000002\.png.* \[11\]') as caught:
-        check_datasets(config, 'train')
+        check_datasets(segmentation, 'train')
     assert 'expected 0 to 10 for 11 classes' in str(caught.value)
+
+
+def test_label_maps_with_a_palette(segmentation, tmp_path):
+    path = tmp_path / 'semantic/train/000001.png'
+    picture = Image.fromarray(cv2.imread(str(path), -1), mode='P')
+    picture.putpalette([*range(255, -1, -1)] * 3)
+    picture.save(path)
+    check_datasets(segmentation, 'train')
+
+
+def test_label_map_that_cannot_be_decoded(segmentation, tmp_path):
+    (tmp_path / 'semantic/train/000001.png').write_bytes(b'')
+    with pytest.raises(InputError, match=r'000001\.png cannot be decoded'):
+        check_datasets(segmentation, 'train')
+
+
+def test_some_classes_of_a_dataset(tmp_path, openmmlab):
+    (tmp_path / 'i').mkdir()
+    (tmp_path / 'a').mkdir()
+    cv2.imwrite(str(tmp_path / 'a/x.png'), np.full((4, 4), 149, np.uint8))
+    dataset = dict(
+        type='ADE20KDataset',
+        data_root=str(tmp_path),
+        data_prefix=dict(img_path='i', seg_map_path='a'),
+    )
+    config = Config(
+        dict(
+            default_scope='mmseg',
+            model=dict(decode_head=dict(num_classes=150)),
+            train_dataloader=dict(dataset=dataset),
+        )
+    )
+    check_datasets(config, 'train')
+    config.train_dataloader.dataset.metainfo = dict(classes=('wall', 'floor'))
+    config.model.decode_head.num_classes = 2
+    check_datasets(config, 'train')
+
+
+def test_test_set_without_annotations(config, tmp_path):
+    text = json.loads(coco_with('0123456789'))
+    del text['annotations']
+    annotate(config, tmp_path, json.dumps(text))
+    with pytest.raises(InputError, match='no annotations'):
+        check_datasets(config, 'train')
+    config.train_dataloader.dataset.test_mode = True
+    check_datasets(config, 'train')
+
+
+def test_masks_of_objects_that_are_left_out(config, tmp_path):
+    box = dict(id=7, image_id=1, category_id=99, bbox=[1, 2, 3, 4], area=12)
+    annotate(config, tmp_path, coco_with('0123456789', [box]))
+    check_datasets(config, 'train')
+
+
+def test_class_agnostic_masks(config):
+    config.model.roi_head.mask_head.update(num_classes=80, class_agnostic=True)
+    check_datasets(config, 'train')
+
+
+def test_data_from_elsewhere_is_not_looked_for(config):
+    dataset = config.train_dataloader.dataset
+    dataset.data_root = 's3://bucket/digits/'
+    check_datasets(config, 'train')
+    dataset.data_root = '/nowhere'
+    dataset.backend_args = dict(backend='petrel')
+    check_datasets(config, 'train')
 
 
 def test_unreadable_image_is_named(config, tmp_path):

@@ -128,8 +128,10 @@ def test_missing_pretrained_file_names_the_ways_out():
         assert part in message
 
 
-def test_from_scratch_takes_the_entry_out():
-    config = Config.fromfile(CONFIG)
+@pytest.mark.parametrize('backbone', ['laplacianformer-tiny', 'pvt-tiny'])
+def test_from_scratch_takes_the_entry_out(backbone):
+    name = CONFIG.name.replace('laplacianformer-tiny', backbone)
+    config = Config.fromfile(CONFIG.with_name(name))
     check_pretrained(config, from_scratch=True)
     assert config.model.backbone.init_cfg is None
 

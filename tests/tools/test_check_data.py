@@ -71,7 +71,7 @@ def test_own_coco(tmp_path):
     code, text = run(tmp_path)
     assert code == 1
     assert "classes=('cat', 'dog',)" in text and '2 images, 2 objects' in text
-    assert '1 of 2 images are in no folder' in text and 'b.jpg' in text
+    assert '1 of 2 images are not in' in text and 'b.jpg' in text
     assert 'boxes only' in text
     (tmp_path / 'train/b.jpg').touch()
     code, text = run(tmp_path)
