@@ -8,7 +8,10 @@ train_pipeline = [
 ]
 tta_model = dict(
     type='DetTTAModel',
-    tta_cfg=dict(nms=dict(type='nms', iou_threshold=0.5), max_per_img=100),
+    tta_cfg=dict(
+        nms=dict(type='nms', iou_threshold=0.5, class_agnostic=True),
+        max_per_img=100,
+    ),
 )
 tta_pipeline = [
     dict(type='LoadImageFromFile', backend_args=None),
