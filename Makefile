@@ -1,8 +1,9 @@
 # PYTHON: the interpreter of the environment, 3.10 to 3.12.
-# TORCH: what pip installs as PyTorch, such as TORCH="torch==2.12.0".
+# TORCH: what pip installs as PyTorch in a new environment, such as
+#     TORCH="torch==2.12.0".
 # VENV: the environment's folder.
 PYTHON ?= python3
-TORCH ?= torch==2.13.0
+TORCH ?=
 VENV ?= .venv
 
 CONFIG := configs/digits/mask-rcnn_laplacianformer-nano_fpn_digits.py

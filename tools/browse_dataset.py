@@ -1,7 +1,6 @@
 """Draw the training images of a config as the model sees them."""
 
 import argparse
-import importlib
 import sys
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from mmlaplacian.check_env import check_or_exit
 check_or_exit('browse_dataset.py')
 
 from mmengine.config import DictAction
-from mmengine.registry import DATASETS, VISUALIZERS, init_default_scope
+from mmengine.registry import DATASETS, VISUALIZERS
 
 from mmlaplacian import apis
 from mmlaplacian.errors import InputError
@@ -41,9 +40,7 @@ def drawable(sample):
 def browse(args):
     config = apis.load_config(args.config, args.cfg_options)
     apis.check_datasets(config, 'train')
-    scope = config.get('default_scope') or 'mmdet'
-    importlib.import_module(f'{scope}.registry')
-    init_default_scope(scope)
+    apis.use_scope(config)
     dataset = DATASETS.build(config.train_dataloader.dataset)
     visualizer = VISUALIZERS.build({**config.visualizer, 'vis_backends': None})
     visualizer.dataset_meta = dataset.metainfo

@@ -12,8 +12,7 @@ check_or_exit('get_flops.py')
 
 import torch
 from mmengine.config import DictAction
-from mmengine.registry import MODELS, init_default_scope
-from mmengine.utils import import_modules_from_strings
+from mmengine.registry import MODELS
 
 from mmlaplacian import apis
 from mmlaplacian.errors import InputError
@@ -41,9 +40,6 @@ def parse_args():
 
 def build(config, backbone_only: bool):
     """The model, ready for ``model(image)``."""
-    scope = config.get('default_scope') or 'mmdet'
-    import_modules_from_strings(f'{scope}.registry')
-    init_default_scope(scope)
     apis.check_pretrained(config, from_scratch=True)
     config.model.backbone.init_cfg = None
     apis.plain_batch_norm(config)
@@ -66,7 +62,7 @@ def main():
         config = apis.load_config(args.config, args.cfg_options)
     except InputError as error:
         sys.exit(f'get_flops.py: {error}')
-    detector = config.get('default_scope') == 'mmdet'
+    detector = apis.use_scope(config) == 'mmdet'
     default = (800, 1344) if detector else (512, 512)
     shape = args.shape or ((224, 224) if args.backbone else default)
     inputs = [torch.zeros(1, 3, *shape)]

@@ -7,26 +7,23 @@ class, and OUT_DIR/NAME.labels.png, the class number of each pixel.
 """
 
 import argparse
-import importlib
 import json
 import sys
 from pathlib import Path
 
-from mmlaplacian.check_env import check_or_exit
+from mmlaplacian.check_env import check_gpu_ops, check_or_exit
 
 check_or_exit('image_demo.py')
 
 import cv2
 import mmcv
 import numpy as np
-import torch
 from mmengine.device import get_device
-from mmengine.registry import MODELS, VISUALIZERS, init_default_scope
+from mmengine.registry import DATASETS, MODELS, VISUALIZERS
 
 from mmlaplacian import apis
+from mmlaplacian.datasets import IMAGE_SUFFIXES
 from mmlaplacian.errors import InputError
-
-SUFFIXES = {'.bmp', '.jpeg', '.jpg', '.png', '.tif', '.tiff', '.webp'}
 
 
 def parse_args():
@@ -51,11 +48,11 @@ def find_images(path: Path) -> list[Path]:
             f'{path.absolute()}'
         )
     images = [
-        p for p in sorted(path.iterdir()) if p.suffix.lower() in SUFFIXES
+        p for p in sorted(path.iterdir()) if p.suffix.lower() in IMAGE_SUFFIXES
     ]
     if not images:
         raise InputError(
-            f'input: {path} holds no image ({", ".join(sorted(SUFFIXES))})'
+            f'input: {path} holds no image ({", ".join(IMAGE_SUFFIXES)})'
         )
     return images
 
@@ -105,12 +102,11 @@ def load_model(args):
     config = apis.load_config(args.config)
     apis.check_pretrained(config, from_scratch=True)
     apis.plain_batch_norm(config)
-    scope = config.get('default_scope') or 'mmdet'
-    importlib.import_module(f'{scope}.registry')
-    init_default_scope(scope)
-    with torch.device('meta'):
-        apis.check_checkpoint(MODELS.build(config.model), args.checkpoint)
+    scope = apis.use_scope(config)
+    apis.check_checkpoint(MODELS.build(config.model), args.checkpoint)
     if scope == 'mmdet':
+        if args.device != 'cpu':
+            check_gpu_ops()
         from mmdet.apis import inference_detector, init_detector
 
         model = init_detector(config, args.checkpoint, device=args.device)
@@ -135,9 +131,8 @@ def use_own_classes(model) -> list[str]:
     mmdet and mmseg name COCO's or Cityscapes' classes where a checkpoint names
     none.
     """
-    metainfo = model.cfg.test_dataloader.dataset.get('metainfo')
-    if metainfo:
-        model.dataset_meta.update(metainfo)
+    dataset = {**model.cfg.test_dataloader.dataset, 'lazy_init': True}
+    model.dataset_meta.update(DATASETS.build(dataset).metainfo)
     return model.dataset_meta['classes']
 
 
@@ -174,7 +169,7 @@ def demo(args) -> int:
             labels = out_dir / f'{path.name}.labels.png'
             found = describe_labels(sample, classes, labels)
             names = list(found['shares'])
-        known = path.suffix.lower() in SUFFIXES
+        known = path.suffix.lower() in IMAGE_SUFFIXES
         picture = out_dir / (path.name if known else f'{path.name}.png')
         visualizer.add_datasample(
             path.stem,

@@ -22,6 +22,7 @@ PYTHONS = ((3, 10), (3, 12))
 #: PyPI's default PyTorch for Linux brings CUDA: about 6 GB installed.
 NEEDED_GB = 10
 HEARTBEAT_S = 30
+TORCH = 'torch==2.13.0'
 #: The other builds of OpenCV need libGL, which servers lack.
 OPENCV_BUILDS = (
     'opencv-python',
@@ -224,17 +225,22 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--venv', type=Path, default=ROOT / '.venv')
     parser.add_argument(
-        '--torch', default='torch==2.13.0', help='what pip installs as torch'
+        '--torch',
+        help='what pip installs as torch; default: what the environment has, '
+        f'{TORCH} for a new one',
     )
     args = parser.parse_args()
     environment = Environment(args.venv.absolute())
     recipe = hashlib.sha256(
         Path(__file__).read_bytes() + (ROOT / 'setup.cfg').read_bytes()
     ).hexdigest()
-    complete = f'torch: {args.torch}\nrecipe: {recipe}\n'
-    started = f'torch: {args.torch}\n'
-    if environment.mark.is_file():
-        text = environment.mark.read_text()
+    text = environment.mark.read_text() if environment.mark.is_file() else ''
+    torch = args.torch
+    if not torch:
+        torch = text.partition('\n')[0].removeprefix('torch: ') or TORCH
+    complete = f'torch: {torch}\nrecipe: {recipe}\n'
+    started = f'torch: {torch}\n'
+    if text:
         if text == complete:
             print(f'- the environment {args.venv} is complete')
             return
@@ -261,7 +267,7 @@ def main():
         subprocess.run(
             [sys.executable, '-m', 'venv', environment.folder], check=True
         )
-    install(environment, args.torch)
+    install(environment, torch)
     environment.mark.write_text(complete)
     print(f'- the environment is complete after {time.time() - start:.0f} s')
 

@@ -53,10 +53,7 @@ def parse_args():
 
 
 def test(args):
-    config = apis.load_config(args.config, args.cfg_options)
-    config.work_dir = args.work_dir or config.get(
-        'work_dir', str(Path('work_dirs', Path(args.config).stem))
-    )
+    config = apis.load_config(args.config, args.cfg_options, args.work_dir)
     detector = (config.get('default_scope') or 'mmdet') == 'mmdet'
     apis.prepare_device(config, args.launcher)
     apis.check_datasets(config, 'test')
@@ -75,7 +72,7 @@ def test(args):
         if missing:
             raise InputError(
                 f'--tta: {args.config} does not say how, it has no '
-                f'{" and no ".join(sorted(missing))}; masks cannot be averaged'
+                f'{" and no ".join(sorted(missing))}'
             )
         config.test_dataloader.dataset.pipeline = config.tta_pipeline
         config.model = dict(config.tta_model, module=config.model)
@@ -95,10 +92,7 @@ def test(args):
         model = model.module
     apis.check_checkpoint(model, args.checkpoint)
     apis.keep_roi_align_contiguous(model)
-    try:
-        runner.test()
-    except Exception as error:
-        raise apis.explain_failure(error, config) or error from error
+    apis.run_explained(runner.test, config)
 
 
 def main():

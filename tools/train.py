@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from pathlib import Path
 
 from mmlaplacian.check_env import check_or_exit
 
@@ -60,10 +59,7 @@ def parse_args():
 
 
 def build_config(args):
-    config = apis.load_config(args.config, args.cfg_options)
-    config.work_dir = args.work_dir or config.get(
-        'work_dir', str(Path('work_dirs', Path(args.config).stem))
-    )
+    config = apis.load_config(args.config, args.cfg_options, args.work_dir)
     apis.prepare_device(config, args.launcher, amp=args.amp)
     if args.auto_scale_lr:
         if 'base_batch_size' not in config.get('auto_scale_lr', {}):
@@ -74,10 +70,13 @@ def build_config(args):
             )
         config.auto_scale_lr.enable = True
     if args.resume:
-        newest = find_latest_checkpoint(config.work_dir)
-        config.load_from = newest if args.resume == 'auto' else args.resume
-        config.resume = config.load_from is not None
-        if not config.resume:
+        found = args.resume
+        if found == 'auto':
+            found = find_latest_checkpoint(config.work_dir)
+        config.resume = found is not None
+        if found:
+            config.load_from = found
+        else:
             print(f'train.py: nothing to resume in {config.work_dir}')
     return config
 
@@ -96,10 +95,7 @@ def train(args):
         # Fine-tuning may change the heads, resuming nothing.
         prefix = None if config.resume else 'backbone.'
         apis.check_checkpoint(model, config.load_from, prefix)
-    try:
-        runner.train()
-    except Exception as error:
-        raise apis.explain_failure(error, config) or error from error
+    apis.run_explained(runner.train, config)
 
 
 def main():

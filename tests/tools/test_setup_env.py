@@ -55,6 +55,22 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ['mine']
 
 
+def test_the_torch_of_an_environment_is_kept(tmp_path):
+    (tmp_path / 'mmlaplacian-setup.txt').write_text('torch: torch==2.4.0\n')
+    (tmp_path / 'bin').mkdir()
+    fake = tmp_path / 'bin' / 'python'
+    fake.write_text('#!/bin/sh\necho "$@"\nexit 3\n')
+    fake.chmod(0o755)
+    result = subprocess.run(
+        [sys.executable, PATH, '--venv', tmp_path],
+        capture_output=True,
+        text=True,
+    )
+    # The first step fails, with its log; the environment was accepted.
+    assert 'this step failed: build tools' in result.stderr
+    assert 'pip install' in result.stderr
+
+
 def test_another_torch_needs_another_folder(tmp_path):
     (tmp_path / 'mmlaplacian-setup.txt').write_text('torch: torch==2.4.0\n')
     result = subprocess.run(
