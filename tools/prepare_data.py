@@ -27,7 +27,7 @@ def parse_args():
     command.add_argument('--train', type=int, default=2000, help='scenes')
     command.add_argument('--val', type=int, default=200, help='scenes')
     command.add_argument(
-        '--side', type=int, default=256, help='height and width, 192 to 256'
+        '--side', type=int, default=192, help='height and width, 192 to 256'
     )
     command.add_argument('--seed', type=int, default=0)
     command = commands.add_parser(

@@ -176,7 +176,7 @@ def install(environment: Environment, torch: str) -> None:
     constraint.write_text(f'torch=={version}\n')
     environment.pip(
         'mmengine, mmcv, mmdet, mmseg and this package (a minute with a '
-        'built wheel of mmcv; else it is compiled, 10 to 15 minutes on two '
+        'built wheel of mmcv; else it is compiled, 10 to 20 minutes on two '
         'cores)',
         '--no-build-isolation',
         '--prefer-binary',

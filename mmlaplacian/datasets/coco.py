@@ -35,7 +35,7 @@ def write_split(
 ) -> dict[str, int]:
     """Write one split of a dataset.
 
-    ``out/SPLIT/000000.jpg``, ``out/semantic/SPLIT/000000.png`` (0 is
+    ``out/SPLIT/000000.png``, ``out/semantic/SPLIT/000000.png`` (0 is
     background, label i is i + 1) and, last of all,
     ``out/annotations/SPLIT.json``. Numbered files of an earlier call go.
 
@@ -53,7 +53,7 @@ def write_split(
     """
     out = Path(out)
     pictures, maps = out / split, out / 'semantic' / split
-    for folder, suffix in ((pictures, 'jpg'), (maps, 'png')):
+    for folder, suffix in ((pictures, 'png'), (maps, 'png')):
         folder.mkdir(parents=True, exist_ok=True)
         for stale in folder.glob('[0-9]' * 6 + f'.{suffix}'):
             stale.unlink()
@@ -69,10 +69,10 @@ def write_split(
         name = f'{number:06d}'
         images.append(
             dict(
-                id=number, file_name=f'{name}.jpg', height=height, width=width
+                id=number, file_name=f'{name}.png', height=height, width=width
             )
         )
-        cv2.imwrite(str(pictures / f'{name}.jpg'), scene)
+        cv2.imwrite(str(pictures / f'{name}.png'), scene)
         cv2.imwrite(str(maps / f'{name}.png'), semantic)
     coco = dict(
         info=dict(description=description),

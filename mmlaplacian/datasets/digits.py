@@ -158,7 +158,7 @@ def compose_scene(
 def write_digits(
     out: str | Path,
     sizes: dict[str, int],
-    side: int = 256,
+    side: int = 192,
     seed: int = 0,
 ) -> dict[str, dict[str, int]]:
     """Write the scenes as :func:`mmlaplacian.datasets.coco.write_split` does.

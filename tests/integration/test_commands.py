@@ -112,15 +112,15 @@ def test_test_writes_metrics_pictures_and_predictions(trained, place):
     )
     assert 'segm_mAP' in text
     assert len(list((place / 'shown').iterdir())) == 4
-    picture = cv2.imread(str(place / 'shown/000000.jpg'))
-    assert picture.shape == (256, 512, 3)
+    picture = cv2.imread(str(place / 'shown/000000.png'))
+    assert picture.shape == (192, 384, 3)
     assert len(pickle.loads((place / 'out.pkl').read_bytes())) == 4
 
 
 def test_image_demo(trained, place, digit_scenes):
     folder = place / 'images'
     folder.mkdir()
-    for name in ('000000.jpg', '000001.jpg'):
+    for name in ('000000.png', '000001.png'):
         (folder / name).write_bytes((digit_scenes / 'val' / name).read_bytes())
     (folder / 'broken.png').write_bytes(b'not a picture')
     (folder / 'empty.jpg').write_bytes(b'')
@@ -130,14 +130,14 @@ def test_image_demo(trained, place, digit_scenes):
     assert 'broken.png: cannot be decoded, left out' in text
     assert 'empty.jpg: cannot be decoded, left out' in text
     assert '2 images could not be read' in text
-    result = json.loads((place / 'outputs/000000.jpg.json').read_text())
-    assert result['image'] == '000000.jpg'
+    result = json.loads((place / 'outputs/000000.png.json').read_text())
+    assert result['image'] == '000000.png'
     assert result['objects']
     for found in result['objects']:
         assert found['class'] in '0123456789' and 0 <= found['score'] <= 1
         assert len(found['box']) == 4
-        assert found['mask']['size'] == [256, 256]
-    assert cv2.imread(str(place / 'outputs/000000.jpg')) is not None
+        assert found['mask']['size'] == [192, 192]
+    assert cv2.imread(str(place / 'outputs/000000.png')) is not None
     text = run(place, *demo, '--out-dir', folder, fails=True)
     assert 'would overwrite' in text
 
@@ -145,13 +145,13 @@ def test_image_demo(trained, place, digit_scenes):
 def test_image_demo_takes_classes_from_the_config(trained, place):
     state = torch.load(trained[1] / 'epoch_2.pth', weights_only=False)
     torch.save(state['state_dict'], place / 'bare.pth')
-    picture = place / 'data/digits/val/000000.jpg'
+    picture = place / 'data/digits/val/000000.png'
     run(
         place,
         *(ROOT / 'tools/image_demo.py', picture, CONFIG, 'bare.pth'),
         *('--score-thr', '0', '--out-dir', 'named'),
     )
-    result = json.loads((place / 'named/000000.jpg.json').read_text())
+    result = json.loads((place / 'named/000000.png.json').read_text())
     assert result['objects']
     assert {each['class'] for each in result['objects']} <= set('0123456789')
 
@@ -205,7 +205,7 @@ def test_unreadable_image_keeps_the_finished_epoch(
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(source.read_bytes())
     # Only the validation of the second epoch sees it: see val_begin.
-    (data / 'val' / '000002.jpg').write_bytes(b'not a picture')
+    (data / 'val' / '000002.png').write_bytes(b'not a picture')
     text = train(
         place,
         *('--work-dir', tmp_path / 'work'),
@@ -217,7 +217,7 @@ def test_unreadable_image_keeps_the_finished_epoch(
         ],
         fails=True,
     )
-    assert '000002.jpg is missing or cannot be read' in text
+    assert '000002.png is missing or cannot be read' in text
     assert 'train.py: ' in text.splitlines()[-1]
     assert (tmp_path / 'work' / 'epoch_1.pth').is_file()
 
@@ -292,19 +292,19 @@ def test_segmentation_from_training_to_pictures(place, tmp_path, openmmlab):
     assert 'mIoU' in text
     assert len(list((tmp_path / 'shown').rglob('*.png'))) == 4
     assert len(pickle.loads((tmp_path / 'out.pkl').read_bytes())) == 4
-    picture = place / 'data/digits/val/000000.jpg'
+    picture = place / 'data/digits/val/000000.png'
     text = run(
         place,
         *(ROOT / 'tools/image_demo.py', picture, config),
         *(work / 'epoch_2.pth', '--out-dir', tmp_path / 'drawn'),
     )
     assert 'background' in text
-    result = json.loads((tmp_path / 'drawn/000000.jpg.json').read_text())
+    result = json.loads((tmp_path / 'drawn/000000.png.json').read_text())
     assert sum(result['shares'].values()) == pytest.approx(1, abs=1e-3)
     labels = cv2.imread(str(tmp_path / 'drawn' / result['labels']), -1)
-    assert labels.shape == (256, 256) and labels.max() <= 10
-    drawn = cv2.imread(str(tmp_path / 'drawn/000000.jpg'))
-    assert drawn.shape == (256, 256, 3)
+    assert labels.shape == (192, 192) and labels.max() <= 10
+    drawn = cv2.imread(str(tmp_path / 'drawn/000000.png'))
+    assert drawn.shape == (192, 192, 3)
 
 
 @pytest.mark.parametrize('name', ['mask-rcnn', 'semantic-fpn'])
@@ -314,8 +314,8 @@ def test_browse_dataset(name, place, tmp_path, openmmlab):
     text = run(place, *tool, '--out-dir', tmp_path / 'seen')
     assert '2 pictures' in text
     pictures = sorted((tmp_path / 'seen').iterdir())
-    assert [p.name for p in pictures] == ['000000.jpg', '000001.jpg']
-    raw = cv2.imread(str(place / 'data/digits/train/000000.jpg'))
+    assert [p.name for p in pictures] == ['000000.png', '000001.png']
+    raw = cv2.imread(str(place / 'data/digits/train/000000.png'))
     drawn = cv2.imread(str(pictures[0]))
     assert drawn.shape == (192, 192, 3)
     difference = cv2.absdiff(drawn, cv2.resize(raw, (192, 192)))

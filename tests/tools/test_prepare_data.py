@@ -60,8 +60,9 @@ def test_boxes_masks_and_semantics_agree(scenes, split):
                 columns.max() - columns.min() + 1,
                 rows.max() - rows.min() + 1,
             ]
-        name = image['file_name'].replace('.jpg', '.png')
-        semantic = cv2.imread(str(scenes / 'semantic' / split / name), -1)
+        semantic = cv2.imread(
+            str(scenes / 'semantic' / split / image['file_name']), -1
+        )
         assert (semantic == expected).all()
 
 
@@ -74,10 +75,10 @@ def test_every_size_bucket_is_filled(scenes):
 
 def test_same_seed_same_files(scenes, tmp_path):
     digits.write_digits(tmp_path, dict(val=5), seed=3)
-    again = (tmp_path / 'val/000004.jpg').read_bytes()
-    assert again == (scenes / 'val/000004.jpg').read_bytes()
+    again = (tmp_path / 'val/000004.png').read_bytes()
+    assert again == (scenes / 'val/000004.png').read_bytes()
     digits.write_digits(tmp_path, dict(val=5), seed=4)
-    assert again != (tmp_path / 'val/000004.jpg').read_bytes()
+    assert again != (tmp_path / 'val/000004.png').read_bytes()
 
 
 def test_side_out_of_range(tmp_path):

@@ -1,5 +1,4 @@
-# Real digits in composed scenes, from `tools/prepare_data.py digits`: 256 px,
-# seen at 192.
+# Real digits in composed scenes, from `tools/prepare_data.py digits`.
 data_root = 'data/digits/'
 metainfo = dict(classes=('0', '1', '2', '3', '4', '5', '6', '7', '8', '9'))
 train_pipeline = [

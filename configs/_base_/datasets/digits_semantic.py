@@ -1,4 +1,4 @@
-# Semantic maps of the digit scenes: 256 px, seen at 192.
+# Semantic maps of the digit scenes.
 data_root = 'data/digits/'
 metainfo = dict(
     classes=('background', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9'),
@@ -37,7 +37,7 @@ train_dataloader = dict(
         data_root=data_root,
         metainfo=metainfo,
         data_prefix=dict(img_path='train', seg_map_path='semantic/train'),
-        img_suffix='.jpg',
+        img_suffix='.png',
         seg_map_suffix='.png',
         pipeline=train_pipeline,
     ),
@@ -51,7 +51,7 @@ val_dataloader = dict(
         data_root=data_root,
         metainfo=metainfo,
         data_prefix=dict(img_path='val', seg_map_path='semantic/val'),
-        img_suffix='.jpg',
+        img_suffix='.png',
         seg_map_suffix='.png',
         pipeline=test_pipeline,
     ),

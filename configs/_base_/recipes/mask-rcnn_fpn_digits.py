@@ -5,8 +5,6 @@ _base_ = [
     '../schedules/adamw_digits.py',
     '../det_runtime.py',
 ]
-# Digits hardly overlap: one class for each place.
-model = dict(test_cfg=dict(rcnn=dict(nms=dict(class_agnostic=True))))
 default_hooks = dict(
     logger=dict(interval=10),
     checkpoint=dict(max_keep_ckpts=2),
