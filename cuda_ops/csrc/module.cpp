@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -117,8 +118,7 @@ void with_type(const Tensor& tensor, const Run& run) {
     default:
       STD_TORCH_CHECK(
           false,
-          "mmlaplacian::laplacian_kernel: expected float16, bfloat16, float32 "
-          "or float64");
+          "mmlaplacian: expected float16, bfloat16, float32 or float64");
   }
 }
 
@@ -206,6 +206,38 @@ std::tuple<Tensor, Tensor> laplacian_kernel_backward(
   return {grad_x, grad_y};
 }
 
+Tensor newton_schulz_inverse(
+    Tensor matrix, int64_t num_iters, double ridge, std::string init) {
+  const int64_t dim = matrix.dim();
+  STD_TORCH_CHECK(
+      dim >= 2 && matrix.size(dim - 1) == matrix.size(dim - 2) &&
+          (init == "identity" || init == "transpose"),
+      "mmlaplacian::newton_schulz_inverse: expected a matrix (..., M, M) and "
+      "init 'identity' or 'transpose'");
+  const int64_t m = matrix.size(dim - 1);
+  int64_t batch = 1;
+  std::vector<int64_t> shape;
+  for (int64_t i = 0; i < dim; ++i) {
+    shape.push_back(matrix.size(i));
+    if (i < dim - 2) batch *= matrix.size(i);
+  }
+  Tensor out = torch::stable::new_empty(matrix, shape);
+  if (batch * m == 0) return out;
+  with_type(matrix, [&](auto zero) {
+    using T = decltype(zero);
+    const auto matrices = reading<T>(matrix);
+    T* inverses = static_cast<T*>(out.mutable_data_ptr());
+    const auto inverse = chosen.load()->kernels<T>().inverse;
+    torch::stable::parallel_for(
+        0, batch, 1, [&](int64_t begin, int64_t end) {
+          for (int64_t b = begin; b < end; ++b)
+            inverse({matrices[b], inverses + b * m * m, m, num_iters, ridge,
+                     init == "identity"});
+        });
+  });
+  return out;
+}
+
 }  // namespace
 }  // namespace mmlaplacian
 
@@ -236,4 +268,6 @@ STABLE_TORCH_LIBRARY_IMPL(mmlaplacian, CPU, library) {
   library.impl("laplacian_kernel", TORCH_BOX(&mmlaplacian::laplacian_kernel));
   library.impl("laplacian_kernel_backward",
                TORCH_BOX(&mmlaplacian::laplacian_kernel_backward));
+  library.impl("newton_schulz_inverse",
+               TORCH_BOX(&mmlaplacian::newton_schulz_inverse));
 }

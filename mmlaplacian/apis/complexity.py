@@ -16,7 +16,7 @@ class Complexity(NamedTuple):
         parameters: All of them.
         core: Multiply-adds of convolutions, linear layers and
             kernel-times-value products, the count of the paper's table.
-        extra: Multiply-adds beside them, by part: distance, solver,
+        extra: Multiply-adds beside them, by part: distance, solver, pooling,
             whitening.
     """
 

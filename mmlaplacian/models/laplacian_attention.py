@@ -101,7 +101,7 @@ def whitened_product(
     a = c_k @ p_inverse.mT  # (B, h, N, M): row j is a_j = P^-1 c_k,j
     covariance = c_q.mT @ c_q / c_q.shape[-2]
     variance = ((a @ covariance) * a).sum(-1)
-    weighted = a.mT @ (_scale(variance, query_mean) * v)
+    weighted = (a * _scale(variance, query_mean)).mT @ v
     return c_q @ weighted + v.mean(-2, keepdim=True)
 
 
@@ -206,6 +206,41 @@ def dense_attention(
     return _dense_product(
         row.function(q, k, bandwidth), v, whitening, centering
     )
+
+
+def pool_tokens(x: Tensor, hw: tuple[int, int], grid: int) -> Tensor:
+    """Average a token map onto a grid, as adaptive average pooling does.
+
+    Two small products that read strided tokens where they are; the pooling
+    operator would first transpose the whole map.
+
+    Args:
+        x: (B, N, C), tokens in row-major order.
+        hw: (H, W), N = H * W.
+        grid: Landmarks along each side; no more than H and W are taken.
+
+    Returns:
+        (B, M, C), M = min(grid, H) * min(grid, W), float32, or float64 for
+        float64.
+    """
+    height, width = hw
+    x = x.to(accumulate_dtype(x.dtype)).unflatten(1, (height, width))
+    rows, columns = (_averages(size, grid, x) for size in (height, width))
+    batch = len(x) * height
+    x = torch.bmm(columns.expand(batch, *columns.shape), x.flatten(0, 1))
+    x = x.reshape(-1, height, columns.shape[0] * x.shape[-1])
+    x = torch.bmm(rows.expand(len(x), *rows.shape), x)
+    return x.reshape(len(x), len(rows) * len(columns), -1)
+
+
+def _averages(size: int, grid: int, like: Tensor) -> Tensor:
+    """(min(grid, size), size): row i averages the i-th adaptive window."""
+    grid = min(grid, size)
+    cell = torch.arange(grid, device=like.device)[:, None]
+    start, end = cell * size // grid, -(-(cell + 1) * size // grid)
+    place = torch.arange(size, device=like.device)
+    inside = (place >= start) & (place < end)
+    return inside.to(like.dtype) / (end - start)
 
 
 def _full_precision(device_type: str):
@@ -323,6 +358,15 @@ class LaplacianAttention(nn.Module):
         self.landmark_grid = landmark_grid
         self.landmark_source = landmark_source
         self.share_qk = share_qk
+        self.bandwidth = bandwidth
+        #: D^(-1/4), that q and k are multiplied by. A bandwidth is divided by
+        #: it instead, which gives the same kernel without two copies.
+        self.input_scale = (dim // num_heads) ** -0.25
+        if kernel != 'softmax' and KERNELS[kernel].bandwidth is not None:
+            bandwidth = (bandwidth or KERNELS[kernel].bandwidth) / (
+                self.input_scale
+            )
+            self.input_scale = 1.0
         self.kernel_cfg = dict(
             kernel=kernel,
             bandwidth=bandwidth,
@@ -371,48 +415,46 @@ class LaplacianAttention(nn.Module):
             )
         parts = self.qkv(x).chunk(2 if self.share_qk else 3, dim=-1)
         q, k, v = parts[0], parts[-2], parts[-1]
-        out = self._mix(q, k, v, hw).to(v.dtype)
+        out = self._mix(q, k, v, hw).to(v.dtype).transpose(1, 2)
         if self.local_conv is not None:
-            out = out + _to_tokens(self.local_conv(_to_map(v, hw)))
-        return self.proj(out)
+            local = _to_tokens(self.local_conv(_to_map(v, hw)))
+            # Its memory is in the order of the tokens: the sum's is too.
+            out = local.unflatten(-1, out.shape[-2:]) + out
+        return self.proj(out.flatten(2))
 
     def _mix(self, q: Tensor, k: Tensor, v: Tensor, hw) -> Tensor:
-        """Attention alone: (B, N, C) each, to (B, N, C)."""
-        landmark_map = self._landmark_map(q, k, hw)
+        """Attention alone: (B, N, C) each, to (B, h, N, D)."""
+        exact = self._is_exact(hw)
+        if self.kernel != 'softmax' and not exact:
+            source = self._landmark_source(q, k, hw)
         with _full_precision(v.device.type):
-            scale = (self.dim // self.num_heads) ** -0.25
             q, k, v = (self._heads(t) for t in (q, k, v))
             if self.kernel == 'softmax':
-                out = F.scaled_dot_product_attention(
-                    q * scale, k * scale, v, scale=1.0
-                )
-            elif landmark_map is None:
-                out = dense_attention(
-                    q * scale, k * scale, v, **self.kernel_cfg
-                )
-            else:
-                landmarks = self._heads(self._pool(landmark_map))
-                out = nystrom_attention(
-                    q * scale,
-                    k * scale,
-                    v,
-                    landmarks * scale,
-                    **self.kernel_cfg,
-                    **self.solver_cfg,
-                )
-        return out.transpose(1, 2).flatten(2)
+                return F.scaled_dot_product_attention(q, k, v)
+            if self.input_scale != 1:
+                q, k = q * self.input_scale, k * self.input_scale
+            if exact:
+                return dense_attention(q, k, v, **self.kernel_cfg)
+            landmarks = self._heads(
+                pool_tokens(source, hw, self.landmark_grid)
+            )
+            return nystrom_attention(
+                q,
+                k,
+                v,
+                landmarks * self.input_scale,
+                **self.kernel_cfg,
+                **self.solver_cfg,
+            )
 
-    def _landmark_map(self, q: Tensor, k: Tensor, hw) -> Tensor | None:
-        """Map to pool landmarks from, (B, C, H, W); None: exact kernel."""
-        if self.kernel == 'softmax' or self._is_exact(hw):
-            return None
+    def _landmark_source(self, q: Tensor, k: Tensor, hw) -> Tensor:
+        """Tokens to pool landmarks from, (B, N, C)."""
         if self.landmark_source == 'mean':
             source = (q + k) / 2
         else:
             source = q if self.landmark_source == 'query' else k
-        source = _to_map(source, hw)
         if self.landmark_conv is not None:
-            source = self.landmark_conv(source)
+            source = _to_tokens(self.landmark_conv(_to_map(source, hw)))
         return source
 
     def _is_exact(self, hw) -> bool:
@@ -420,12 +462,6 @@ class LaplacianAttention(nn.Module):
         return self.approximation == 'exact' or (
             few and self.landmark_conv is None
         )
-
-    def _pool(self, landmark_map: Tensor) -> Tensor:
-        """Average onto the grid: (B, C, H, W) to (B, M, C)."""
-        grid = [min(self.landmark_grid, n) for n in landmark_map.shape[-2:]]
-        landmark_map = landmark_map.to(accumulate_dtype(landmark_map.dtype))
-        return _to_tokens(F.adaptive_avg_pool2d(landmark_map, grid))
 
     def _heads(self, x: Tensor) -> Tensor:
         """(B, N, C) to (B, h, N, D) in the dtype of the computation."""
@@ -442,11 +478,13 @@ class LaplacianAttention(nn.Module):
             ``products``: kernel matrices times values, the part that belongs
             to the core count; beside it ``distance`` (one for each |x - y|),
             ``solver`` (as one Newton-Schulz inverse, whatever solver is
-            used) and ``whitening``. Projections and convolutions are not in.
+            used), ``pooling`` (of landmarks) and ``whitening``. Projections
+            and convolutions are not in.
         """
         n = hw[0] * hw[1]
         dim, heads = self.dim, self.num_heads
-        m = math.prod(min(self.landmark_grid, side) for side in hw)
+        rows, columns = (min(self.landmark_grid, side) for side in hw)
+        m = rows * columns
         if self.kernel == 'softmax':
             return dict(products=2 * n * n * dim)
         if self._is_exact(hw):
@@ -459,6 +497,7 @@ class LaplacianAttention(nn.Module):
             products=2 * n * m * dim,
             distance=(2 * n * m + m * m) * dim,
             solver=2 * m**3 * num_iters * heads,
+            pooling=(n + rows * hw[0]) * columns * dim,
             whitening=(3 if whitened else 1) * n * m * m * heads,
         )
 
@@ -472,15 +511,19 @@ class LaplacianAttention(nn.Module):
                 approximation=self.approximation,
                 landmark_grid=self.landmark_grid,
                 landmark_source=self.landmark_source,
-                **self.kernel_cfg,
+                **dict(self.kernel_cfg, bandwidth=self.bandwidth),
                 **self.solver_cfg,
             ).items()
         )
 
 
 def _to_map(x: Tensor, hw) -> Tensor:
-    """(B, N, C) tokens to a (B, C, H, W) view."""
-    return x.transpose(1, 2).unflatten(-1, tuple(hw))
+    """(B, N, C) tokens to a (B, C, H, W) map in channels-last memory.
+
+    Convolutions read that ten times faster than a slice of a projection.
+    """
+    x = x.transpose(1, 2).unflatten(-1, tuple(hw))
+    return x.contiguous(memory_format=torch.channels_last)
 
 
 def _to_tokens(x: Tensor) -> Tensor:

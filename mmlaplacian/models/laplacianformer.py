@@ -3,6 +3,7 @@
 import inspect
 import math
 
+import torch
 from mmengine.model import BaseModule
 from mmengine.registry import MODELS
 from torch import Tensor, nn
@@ -66,13 +67,40 @@ class PatchEmbed(nn.Module):
         super().__init__()
         self.proj = nn.Conv2d(
             in_channels, dim, kernel, stride=stride, padding=kernel // 2
-        )
+        ).to(memory_format=torch.channels_last)
         self.norm = nn.LayerNorm(dim, eps=LAYER_NORM_EPS)
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        x = self.proj(x)
+        # Then the tokens are a view of the map, here and after the norm.
+        x = self.proj(x.contiguous(memory_format=torch.channels_last))
         hw = (x.shape[-2], x.shape[-1])
         return self.norm(x.flatten(2).transpose(1, 2)), hw
+
+
+class Mlp(nn.Sequential):
+    """Layers that treat each token alone; (B, N, C).
+
+    On a CPU, a hidden layer that no cache holds is made part by part: writing
+    and reading it takes as long as computing it.
+    """
+
+    #: Numbers of a hidden layer, and of its parts; 32 MB and 2 MB in float32.
+    MOST_HIDDEN = 2**23
+    PART = 2**19
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self[0].out_features
+        if (
+            x.device.type != 'cpu'
+            or x.numel() // x.shape[-1] * hidden <= self.MOST_HIDDEN
+            or torch.compiler.is_compiling()
+            or torch.jit.is_tracing()
+        ):
+            return super().forward(x)
+        parts = x.flatten(0, 1).split(max(self.PART // hidden, 1))
+        return torch.cat([super(Mlp, self).forward(p) for p in parts]).view(
+            x.shape
+        )
 
 
 class Block(nn.Module):
@@ -90,7 +118,7 @@ class Block(nn.Module):
         self.norm1 = nn.LayerNorm(dim, eps=LAYER_NORM_EPS)
         self.attn = LaplacianAttention(dim, num_heads, **attention)
         self.norm2 = nn.LayerNorm(dim, eps=LAYER_NORM_EPS)
-        self.mlp = nn.Sequential(
+        self.mlp = Mlp(
             nn.Linear(dim, int(dim * mlp_ratio)),
             nn.GELU(),
             nn.Linear(int(dim * mlp_ratio), dim),

@@ -35,6 +35,7 @@ def test_counts_by_hand():
     assert result.extra == dict(
         distance=(2 * n * m + m * m) * d,
         solver=2 * m**3 * 16,
+        pooling=(20 * 7 * 20 + 7 * 20 * 7) * d,
         whitening=3 * n * m * m,
     )
     assert result.full == result.core + sum(result.extra.values())
@@ -43,15 +44,16 @@ def test_counts_by_hand():
 
 @pytest.mark.parametrize('switches', [dict(), dict(solver='cholesky')])
 def test_products_are_those_that_pytorch_counts(switches):
-    # Whitening and both value products are matrix products; distances,
-    # covariances' last sums and the solver are not, or differ by solver.
+    # Pooling, whitening and both value products are matrix products;
+    # distances, covariances' last sums and the solver are not.
     attention = LaplacianAttention(32, 2, **switches)
     x = torch.zeros(1, 400, 32)
     with FlopCounterMode(display=False) as counter:
         attention(x, (20, 20))
     bmm = counter.get_flop_counts()['Global'][torch.ops.aten.bmm] // 2
     formula = attention.multiply_adds((20, 20))
-    expected = formula['products'] + formula['whitening']
+    parts = ('pooling', 'products', 'whitening')
+    expected = sum(formula[part] for part in parts)
     # Besides: the mean over the queries, two vectors of M.
     assert bmm == pytest.approx(expected, rel=0.02)
 

@@ -14,7 +14,8 @@ BEGIN_TARGET("avx2,fma,f16c")
 #define BLOCK_VECTORS 2
 #define GRADIENT_VECTORS 4
 #define HAS_FMA 1
-#include "tiles.h"
+#include "laplacian_kernel.h"
+#include "newton_schulz.h"
 #include "variant_table.h"
 END_TARGET
 #endif

@@ -14,7 +14,8 @@ BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,prfchw")
 #define BLOCK_VECTORS 3
 #define GRADIENT_VECTORS 8
 #define HAS_FMA 1
-#include "tiles.h"
+#include "laplacian_kernel.h"
+#include "newton_schulz.h"
 #include "variant_table.h"
 END_TARGET
 #endif

@@ -10,5 +10,6 @@
 #define BLOCK_ROWS 4
 #define BLOCK_VECTORS 2
 #define GRADIENT_VECTORS 4
-#include "tiles.h"
+#include "laplacian_kernel.h"
+#include "newton_schulz.h"
 #include "variant_table.h"

@@ -1,6 +1,9 @@
 // One variant's row: included last in each variant's .cpp file.
-#define KERNELS(T) \
-  { VARIANT::forward<T, Real<T>>, VARIANT::backward<T, Real<T>> }
+#define KERNELS(T)                                             \
+  {                                                            \
+    VARIANT::forward<T, Real<T>>, VARIANT::backward<T, Real<T>>, \
+        VARIANT::inverse<T, Real<T>>                           \
+  }
 
 namespace mmlaplacian {
 const Variant VARIANT_ROW = {

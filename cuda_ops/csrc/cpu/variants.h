@@ -4,7 +4,7 @@
 #include <torch/headeronly/util/BFloat16.h>
 #include <torch/headeronly/util/Half.h>
 
-#include "laplacian_kernel.h"
+#include "tasks.h"
 
 namespace mmlaplacian {
 
@@ -27,6 +27,7 @@ template <typename T>
 struct Kernels {
   void (*forward)(const ForwardTask<T>&);
   void (*backward)(const BackwardTask<T, Real<T>>&);
+  void (*inverse)(const InverseTask<T>&);
 };
 
 struct Variant {
