@@ -1,0 +1,280 @@
+"""Time backbones of equal size side by side, and draw time and memory."""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from mmlaplacian.check_env import check_or_exit
+
+check_or_exit('benchmark_backbone.py')
+
+import torch
+from benchmark_ops import machine, peak_memory, repeat
+from mmdet.models.backbones import (
+    PyramidVisionTransformer,
+    PyramidVisionTransformerV2,
+    ResNet,
+    SwinTransformer,
+)
+
+from mmlaplacian.models import LaplacianFormer
+
+
+def pvt(*depths):
+    return lambda: PyramidVisionTransformer(num_layers=list(depths))
+
+
+def pvt_v2(*depths, mlp_ratios=(8, 8, 4, 4)):
+    return lambda: PyramidVisionTransformerV2(
+        embed_dims=64, num_layers=list(depths), mlp_ratios=list(mlp_ratios)
+    )
+
+
+def ours(arch):
+    return lambda: LaplacianFormer(arch)
+
+
+#: Each size of ours, and the peers of about its parameter count; mmdet's own
+#: classes. The first peer is the one that ratios are given against.
+GROUPS = {
+    'tiny': {
+        'LaplacianFormer-tiny': ours('tiny'),
+        'PVT-Tiny': pvt(2, 2, 2, 2),
+        'PVTv2-B1': pvt_v2(2, 2, 2, 2),
+    },
+    'small': {
+        'LaplacianFormer-small': ours('small'),
+        'PVT-Small': pvt(3, 4, 6, 3),
+        'PVTv2-B2': pvt_v2(3, 4, 6, 3),
+        'Swin-T': SwinTransformer,
+        'ResNet-50': lambda: ResNet(depth=50),
+    },
+    'medium': {
+        'LaplacianFormer-medium': ours('medium'),
+        'PVT-Medium': pvt(3, 4, 18, 3),
+        'PVTv2-B3': pvt_v2(3, 4, 18, 3),
+    },
+    'large': {
+        'LaplacianFormer-large': ours('large'),
+        'PVT-Large': pvt(3, 8, 27, 3),
+        'PVTv2-B4': pvt_v2(3, 8, 27, 3),
+    },
+    'huge': {
+        'LaplacianFormer-huge': ours('huge'),
+        'PVTv2-B5': pvt_v2(3, 6, 40, 3, mlp_ratios=(4, 4, 4, 4)),
+    },
+}
+SIDES = ((224, 224), (448, 448), (640, 640), (800, 1344))
+ROUNDS = 5
+#: A side by side is repeated until about so many seconds are spent on each.
+BUDGET_S = 3.0
+
+
+def forward_only(model, images) -> Callable:
+    model.eval()
+
+    def run():
+        with torch.no_grad():
+            return model(images)
+
+    return run
+
+
+def training_step(model, images) -> Callable:
+    model.train()
+
+    def run():
+        model.zero_grad(set_to_none=True)
+        sum(out.float().mean() for out in model(images)).backward()
+
+    return run
+
+
+def under_autocast(run, device) -> Callable:
+    def autocast():
+        with torch.autocast(device.type, torch.bfloat16):
+            return run()
+
+    return autocast
+
+
+def measure(models, images, device, way, dtype) -> dict[str, dict]:
+    """Seconds (median of interleaved rounds) and peak bytes of each."""
+    runs = {}
+    for name, model in models.items():
+        run = way(model, images)
+        runs[name] = (
+            under_autocast(run, device) if dtype == 'bfloat16' else run
+        )
+    results, rounds = {}, ROUNDS
+    for name, run in runs.items():
+        results[name] = dict(memory=peak_memory(run, device))
+        once = repeat(run, 1, device)
+        rounds = max(2, min(rounds, int(BUDGET_S / once)))
+        results[name]['times'] = []
+    for _ in range(rounds):
+        for name, run in runs.items():
+            results[name]['times'].append(repeat(run, 1, device))
+    for row in results.values():
+        row['seconds'] = statistics.median(row.pop('times'))
+    return results
+
+
+def draw(rows: list[dict], path: Path) -> None:
+    """Time and memory of forward passes against the number of pixels."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.6), layout='constrained')
+    axes = figure.subplots(1, 2)
+    names = list(dict.fromkeys(row['name'] for row in rows))
+    for axis, key, label, unit in (
+        (axes[0], 'seconds', 'forward, s', 1),
+        (axes[1], 'memory', 'peak memory above the weights, MB', 1e6),
+    ):
+        for name in names:
+            line = [row for row in rows if row['name'] == name]
+            axis.plot(
+                [row['height'] * row['width'] / 1e6 for row in line],
+                [row[key] / unit for row in line],
+                marker='o',
+                label=name,
+                linewidth=2.2 if name.startswith('Laplacian') else 1.2,
+            )
+        axis.set_xlabel('megapixels')
+        axis.set_ylabel(label)
+        axis.grid(alpha=0.3)
+        axis.set_xlim(left=0)
+        axis.set_ylim(bottom=0)
+    axes[0].legend(fontsize='small')
+    figure.savefig(path, dpi=130)
+
+
+def markdown(results: dict) -> str:
+    """Ratios first."""
+    lines = [f'{results["machine"]}; PyTorch {results["torch"]}; batch 1', '']
+    lines += [
+        '| threads | what | image | backbone | parameters, M '
+        '| times longer than LaplacianFormer | ms | peak memory, MB |',
+        '|---|---|---|---|---|---|---|---|',
+    ]
+    for row in results['rows']:
+        what = row['what']
+        if row['dtype'] != 'float32':
+            what += f', {row["dtype"]} autocast'
+        memory = '' if row['memory'] is None else f'{row["memory"] / 1e6:.0f}'
+        lines.append(
+            f'| {row["threads"]} | {what} | {row["height"]} x {row["width"]} '
+            f'| {row["name"]} | {row["parameters"] / 1e6:.1f} '
+            f'| {row["ratio"]:.2f} | {row["seconds"] * 1e3:.0f} | {memory} |'
+        )
+    return '\n'.join(lines) + '\n'
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('--device', default='cpu')
+    parser.add_argument(
+        '--groups', nargs='+', choices=GROUPS, default=list(GROUPS)
+    )
+    parser.add_argument(
+        '--threads',
+        nargs='+',
+        type=int,
+        help='thread counts; default: 1 and all',
+    )
+    parser.add_argument(
+        '--sides',
+        nargs='+',
+        metavar='HEIGHTxWIDTH',
+        help='image sizes; default: 224x224 to 800x1344',
+    )
+    parser.add_argument(
+        '--what', nargs='+', choices=('forward', 'training', 'bfloat16'),
+        default=['forward', 'training', 'bfloat16'],
+    )  # fmt: skip
+    parser.add_argument('--json', type=Path, help='write the figures there')
+    parser.add_argument('--markdown', type=Path, help='write the table there')
+    parser.add_argument(
+        '--plot', type=Path, help='draw the first group, forward, there'
+    )
+    args = parser.parse_args()
+    device = torch.device(args.device)
+    if device.type == 'cuda' and not torch.cuda.is_available():
+        sys.exit('benchmark_backbone.py: PyTorch sees no GPU')
+    sides = SIDES
+    if args.sides:
+        sides = [tuple(map(int, side.split('x'))) for side in args.sides]
+    everything = torch.get_num_threads()
+    threads = args.threads or sorted({1, everything})
+    ways = {
+        'forward': ('forward', forward_only, 'float32'),
+        'training': ('forward and backward', training_step, 'float32'),
+        'bfloat16': ('forward', forward_only, 'bfloat16'),
+    }
+    torch.manual_seed(0)
+    rows = []
+    start = time.time()
+    for group in args.groups:
+        models = {
+            name: build().to(device) for name, build in GROUPS[group].items()
+        }
+        for name in args.what:
+            what, way, dtype = ways[name]
+            for count in threads:
+                torch.set_num_threads(count)
+                for height, width in sides:
+                    images = torch.randn(1, 3, height, width, device=device)
+                    found = measure(models, images, device, way, dtype)
+                    base = next(iter(found.values()))['seconds']
+                    for peer, row in found.items():
+                        rows.append(
+                            dict(
+                                group=group,
+                                name=peer,
+                                what=what,
+                                dtype=dtype,
+                                threads=count,
+                                height=height,
+                                width=width,
+                                parameters=sum(
+                                    p.numel()
+                                    for p in models[peer].parameters()
+                                ),
+                                ratio=row['seconds'] / base,
+                                **row,
+                            )
+                        )
+                    print(
+                        f'{time.time() - start:.0f} s: {group}, {what}, '
+                        f'{dtype}, {count} threads, {height} x {width}: '
+                        + ', '.join(
+                            f'{peer} {row["seconds"] * 1e3:.0f} ms'
+                            for peer, row in found.items()
+                        ),
+                        flush=True,
+                    )
+    results = dict(machine=machine(device), torch=torch.__version__, rows=rows)
+    text = markdown(results)
+    print(text)
+    if args.json:
+        args.json.write_text(json.dumps(results, indent=1) + '\n')
+    if args.markdown:
+        args.markdown.write_text(text)
+    if args.plot:
+        first = [
+            row
+            for row in rows
+            if row['group'] == args.groups[0]
+            and row['what'] == 'forward'
+            and row['dtype'] == 'float32'
+            and row['threads'] == threads[0]
+        ]
+        draw(first, args.plot)
+
+
+if __name__ == '__main__':
+    main()
