@@ -1,5 +1,6 @@
 """Operators of the Laplacian attention: plain PyTorch, torch only."""
 
+from . import cuda_kernels as cuda_kernels
 from ._library import accumulate_dtype
 from .kernels import KERNELS, Kernel
 from .laplacian_kernel import laplacian_kernel

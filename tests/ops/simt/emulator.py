@@ -1,0 +1,61 @@
+"""Compiles the CUDA sources for the CPU and launches their kernels there."""
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+from cuda_ops.cuda_build import FOLDER
+from cuda_ops.cuda_launch import SOURCES, Launch, kernel_names
+
+SHIM = Path(__file__).parent
+RESULTS = [
+    'ok',
+    'threads wait at different barriers',
+    'a write beyond the shared memory of the launch',
+    'a launch that a GPU refuses, or a parameter struct of another size',
+]
+
+
+class Emulator:
+    """A launcher as :class:`cuda_ops.cuda_runtime.Launcher`, on the CPU.
+
+    Attributes:
+        most_shared: Bytes of shared memory that a block can have.
+        backwards: Whether threads and blocks run in the reverse order.
+        launches: Every launch so far.
+    """
+
+    def __init__(self, compiler: str, folder: Path) -> None:
+        """Compile both sources.
+
+        Args:
+            compiler: g++.
+            folder: Where the libraries go.
+        """
+        self.most_shared = 227 * 1024
+        self.backwards = False
+        self.launches: list[Launch] = []
+        self._functions = {}
+        for source in SOURCES:
+            library = folder / f'{source}.so'
+            subprocess.run(
+                [
+                    *(compiler, '-std=c++17', '-O2', '-ffp-contract=off'),
+                    *('-shared', '-fPIC', f'-I{SHIM}', f'-I{FOLDER}'),
+                    *(SHIM / f'{source}.cpp', '-o', library),
+                ],
+                check=True,
+            )
+            functions = ctypes.CDLL(str(library))
+            for name in kernel_names(source):
+                self._functions[name] = functions[f'run_{name}']
+
+    def __call__(self, launch: Launch) -> None:
+        self.launches.append(launch)
+        result = self._functions[launch.kernel](
+            launch.arguments,
+            *(len(launch.arguments), launch.grid, launch.block),
+            *(launch.shared, self.backwards),
+        )
+        if result != 0:
+            raise RuntimeError(f'{launch.kernel}: {RESULTS[result]}')
