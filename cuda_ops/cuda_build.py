@@ -1,14 +1,10 @@
-"""CUDA sources to machine code: shipped fatbins, else nvcc and a cache.
-
-``python -m cuda_ops.cuda_build`` builds the fatbins (``make kernels``).
-"""
+"""CUDA sources to machine code: shipped fatbins, else nvcc and a cache."""
 
 import functools
 import hashlib
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -136,8 +132,8 @@ def _keep(place: Path, code: bytes) -> None:
         Path(name).unlink(missing_ok=True)
 
 
-def build_fatbins() -> None:
-    """Compile every source for :data:`ARCHITECTURES`.
+def build_fatbins() -> list[Path]:
+    """Compile every source for :data:`ARCHITECTURES`; returns the files.
 
     Raises:
         BuildError: nvcc is missing or fails.
@@ -151,11 +147,4 @@ def build_fatbins() -> None:
         part = fatbin(source).with_suffix('.part')
         compile_source(source, part, '-fatbin', '--threads=2', *codes)
         os.replace(part, fatbin(source))
-        print(f'{fatbin(source)}: {fatbin(source).stat().st_size} bytes')
-
-
-if __name__ == '__main__':
-    try:
-        build_fatbins()
-    except BuildError as error:
-        sys.exit(f'ERROR: {error}')
+    return [fatbin(source) for source in SOURCES]

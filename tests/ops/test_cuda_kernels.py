@@ -15,7 +15,6 @@ from helpers import assert_parity, laplacian_broadcast
 from cuda_ops import (
     cuda_kernels,
     cuda_launch,
-    cuda_runtime,
     laplacian_kernel,
     reference,
 )
@@ -68,21 +67,13 @@ def place(request):
         emulator.backwards = False
         emulator.most_shared = 227 * 1024
         return
-    if not torch.cuda.is_available():
-        if request.config.getoption('--require-cuda'):
-            pytest.fail('--require-cuda: PyTorch sees no GPU')
-        pytest.skip('PyTorch sees no GPU')
-    status = cuda_runtime.status(0)
-    if status != 'kernels':
-        if request.config.getoption('--require-cuda'):
-            pytest.fail(f'--require-cuda: {status}')
-        pytest.skip(status)
+    gpu = request.getfixturevalue('gpu')
     names = ('laplacian_kernel', 'laplacian_kernel_backward')
     functions = {
         name: getattr(torch.ops.mmlaplacian, name)
         for name in (*names, 'newton_schulz_inverse')
     }
-    yield Place('cuda', functions)
+    yield Place(gpu, functions)
 
 
 def both_gradients(function, x, y, grad):
