@@ -14,6 +14,9 @@ from torch import Tensor
 from . import cuda_launch, cuda_runtime, reference
 from ._library import LIBRARY
 
+#: Which path a device takes, and why.
+status = cuda_runtime.status
+
 
 def laplacian_kernel(x: Tensor, y: Tensor, bandwidth: float, launch) -> Tensor:
     """K1; arguments as :func:`reference.laplacian_kernel`, and a launcher."""

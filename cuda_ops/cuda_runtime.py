@@ -14,6 +14,8 @@ import torch
 from .cuda_build import load
 from .cuda_launch import MOST_BLOCKS, SOURCES, Launch, kernel_names
 
+#: What :func:`status` says of a device that runs the kernels.
+IN_USE = 'CUDA kernels'
 #: CU_STREAM_NON_BLOCKING: pycuda's stream does not wait for stream 0.
 NON_BLOCKING = 1
 
@@ -154,15 +156,17 @@ def launcher(index: int) -> Launcher | None:
 
 
 def status(index: int) -> str:
-    """Which path a device takes, and why; loads the kernels if it can.
+    """:data:`IN_USE`, or ``plain PyTorch`` with the reason in brackets.
+
+    Loads the kernels, and compiles them where needed.
 
     Args:
         index: PyTorch's number of the device.
     """
     if importlib.util.find_spec('pycuda') is None:
-        return 'reference: pycuda is not installed (pip install pycuda)'
+        return 'plain PyTorch (pycuda is missing: pip install pycuda)'
     if not torch.cuda.is_available():
-        return 'reference: PyTorch sees no GPU'
+        return 'plain PyTorch (PyTorch sees no GPU)'
     if launcher(index) is None:
-        return f'reference: {_reasons[index]}'
-    return 'kernels'
+        return f'plain PyTorch ({_reasons[index]})'
+    return IN_USE

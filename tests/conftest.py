@@ -40,7 +40,7 @@ def gpu(request):
     status = 'PyTorch sees no GPU'
     if torch.cuda.is_available():
         status = cuda_runtime.status(0)
-    if status != 'kernels':
+    if status != cuda_runtime.IN_USE:
         if request.config.getoption('--require-cuda'):
             pytest.fail(f'--require-cuda: {status}')
         pytest.skip(status)

@@ -108,7 +108,7 @@ def main() -> int:
     for name in RESULTS:
         page.append(f'## {name}')
         rows = rows_of(report[name] or [])
-        page.append(table(rows) if rows else f'no result: see gpu_check.log')
+        page.append(table(rows) if rows else 'no result: see gpu_check.log')
     text = '\n\n'.join(filter(None, page)) + '\n'
     (out / 'gpu_check.md').write_text(text)
     print(text)

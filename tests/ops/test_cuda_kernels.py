@@ -4,13 +4,16 @@ Emulated: the same source files, compiled by g++ with ``simt/simt.h``, launched
 with the same parameter bytes.
 """
 
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 from helpers import assert_parity, laplacian_broadcast
+from simt.emulator import Emulator
 
 from cuda_ops import (
     cuda_kernels,
@@ -19,9 +22,7 @@ from cuda_ops import (
     reference,
 )
 
-sys.path.insert(0, str(Path(__file__).parent / 'simt'))
-from emulator import Emulator
-
+SIMT = Path(__file__).parent / 'simt'
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 #: Leading axes, N, M, D: a single value, one landmark less and more than a
 #: group, whole and broken tiles of tokens, several groups and slabs.
@@ -372,6 +373,18 @@ def test_what_goes_to_the_reference(emulator):
     arguments = (torch.eye(108), 9, 0.01, 'identity')
     assert launches_of(emulator, 'newton_schulz_inverse', arguments) == 1
     emulator.most_shared = 227 * 1024
+
+
+def test_nothing_beyond_the_tensors_is_touched(emulator):
+    root = Path(__file__).parents[2]
+    result = subprocess.run(
+        [sys.executable, SIMT / 'guarded.py', emulator.folder],
+        capture_output=True,
+        text=True,
+        env=os.environ | dict(PYTHONPATH=str(root)),
+    )
+    assert result.returncode == 0, (result.returncode, result.stderr)
+    assert 'nothing beyond' in result.stdout
 
 
 def test_emulator_finds_faults(emulator):

@@ -41,36 +41,43 @@ __device__ void forward(const ForwardParams& p) {
   const long long m0 =
       blockIdx.x % p.landmark_tiles * (warps * kLandmarks);
   const long long own_m0 = m0 + warp * kLandmarks;
+  // Eight features of four tokens for each warp: whole sectors are read, and no
+  // two lanes write to one bank.
+  const int own_n = warp * 4 + lane / 8, own_d = lane % 8;
   const T* x = static_cast<const T*>(p.x) +
-               p.x_strides.matrix(matrix, p.heads) + n0 * p.x_strides.row;
+               p.x_strides.matrix(matrix, p.heads) +
+               (n0 + own_n) * p.x_strides.row + own_d * p.x_strides.column;
   const T* y = static_cast<const T*>(p.y) +
-               p.y_strides.matrix(matrix, p.heads) + own_m0 * p.y_strides.row;
+               p.y_strides.matrix(matrix, p.heads) +
+               own_m0 * p.y_strides.row + lane * p.y_strides.column;
+  const int tokens = at_most(p.tokens - n0, kTokens);
+  const int landmarks = at_most(p.landmarks - own_m0, kLandmarks);
 
   float distance[kLandmarks][4] = {};
   for (long long d0 = 0; d0 < p.depth; d0 += kDepth) {
+    const int depth = at_most(p.depth - d0, kDepth);
     __syncthreads();
-    // Eight features of four tokens for each warp: whole sectors are read, and
-    // no two lanes write to one bank.
-    for (int n = warp * 4 + lane / 8; n < kTokens; n += warps * 4) {
-      for (int d = lane % 8; d < kDepth; d += 8) {
-        const bool inside = n0 + n < p.tokens && d0 + d < p.depth;
-        x_tile[d * kRow + n] =
-            inside ? to_float(x[n * p.x_strides.row +
-                                (d0 + d) * p.x_strides.column])
-                   : 0.f;
+    const T* place = x;
+#pragma unroll 2
+    for (int n = own_n; n < kTokens; n += warps * 4) {
+#pragma unroll
+      for (int d = 0; d < kDepth; d += 8) {
+        const bool inside = n < tokens && own_d + d < depth;
+        x_tile[(own_d + d) * kRow + n] =
+            inside ? to_float(place[d * p.x_strides.column]) : 0.f;
       }
+      place += warps * 4 * p.x_strides.row;
     }
+#pragma unroll
     for (int m = 0; m < kLandmarks; ++m) {
-      const bool inside = own_m0 + m < p.landmarks && d0 + lane < p.depth;
+      const bool inside = m < landmarks && lane < depth;
       y_tile[m * kDepth + lane] =
-          inside ? to_float(y[m * p.y_strides.row +
-                              (d0 + lane) * p.y_strides.column])
-                 : 0.f;
+          inside ? to_float(y[m * p.y_strides.row]) : 0.f;
     }
+    x += kDepth * p.x_strides.column;
+    y += kDepth * p.y_strides.column;
     __syncthreads();
 
-    const long long left = p.depth - d0;
-    const int depth = left < kDepth ? static_cast<int>(left) : kDepth;
 #pragma unroll 1
     for (int d = 0; d < depth; d += 4) {
       const float* x_place = x_tile + d * kRow + 4 * lane;
@@ -245,8 +252,7 @@ __device__ void backward(const BackwardParams& p) {
                    (matrix * p.splits + split) * p.landmarks * p.depth + d;
 
   for (long long m0 = 0; m0 < p.landmarks; m0 += kGroup) {
-    const long long left = p.landmarks - m0;
-    const int count = left < kGroup ? static_cast<int>(left) : kGroup;
+    const int count = at_most(p.landmarks - m0, kGroup);
     float own_y[kGroup], sum_y[kGroup];
 #pragma unroll
     for (int m = 0; m < kGroup; ++m) {
@@ -257,9 +263,7 @@ __device__ void backward(const BackwardParams& p) {
     float column_half[2] = {};
 
     for (long long n0 = first; n0 < last; n0 += kWeightTokens) {
-      const int rows =
-          last - n0 < kWeightTokens ? static_cast<int>(last - n0)
-                                    : kWeightTokens;
+      const int rows = at_most(last - n0, kWeightTokens);
       __syncthreads();
       for (int place = lane; place < kPlaces; place += 32) {
         const int in_unit = place % kUnitPlaces;
@@ -280,10 +284,13 @@ __device__ void backward(const BackwardParams& p) {
       __syncthreads();
       for (int n = threadIdx.x; n < rows; n += blockDim.x) {
         float half = 0;
-        for (int m = 0; m < count; ++m) {
-          half = fmaf(weights[n * kPlaces + m / kLandmarks * kUnitPlaces +
-                              m % kLandmarks],
-                      0.5f, half);
+#pragma unroll
+        for (int unit = 0; unit < kUnits; ++unit) {
+          const float* place = weights + n * kPlaces + unit * kUnitPlaces;
+          const float4 a = load4(place), b = load4(place + 4);
+          const float w[] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z};
+#pragma unroll
+          for (int i = 0; i < kLandmarks; ++i) half = fmaf(w[i], 0.5f, half);
         }
         weights[n * kPlaces + kLandmarks] = half;
       }

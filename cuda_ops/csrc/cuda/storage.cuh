@@ -32,3 +32,8 @@ struct Strides {
 __device__ inline float4 load4(const float* shared_place) {
   return *reinterpret_cast<const float4*>(shared_place);
 }
+
+// How much of a tile there is, which may be nothing.
+__device__ inline int at_most(long long left, int tile) {
+  return left < tile ? static_cast<int>(left) : tile;
+}

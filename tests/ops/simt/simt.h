@@ -3,6 +3,7 @@
 // memory starts as NaN, and writes beyond the launch's size are found.
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -46,26 +47,47 @@ enum State { kReady, kAtBlock, kAtWarp, kDone };
 enum Result { kOk, kDeadlock, kSharedOverrun, kBadLaunch };
 
 struct Fiber {
-  ucontext_t context;
+  ucontext_t context;  // for the first start; then jumps, without system calls
+  jmp_buf jump;
+  bool started;
   State state;
 };
 
 inline std::vector<Fiber> fibers(kMostThreads);
 inline std::vector<char> stacks(kMostThreads * kStack);
 inline float exchanged[kMostThreads];
-inline ucontext_t scheduler;
+inline jmp_buf scheduler;
 inline unsigned current;
 inline void (*body)(const void*);
 inline const void* arguments;
 
 inline void wait(State state) {
   fibers[current].state = state;
-  swapcontext(&fibers[current].context, &scheduler);
+  if (_setjmp(fibers[current].jump) == 0) _longjmp(scheduler, 1);
 }
 
-inline void start() {
-  body(arguments);
-  fibers[current].state = kDone;
+// A fiber serves one thread of block after block.
+inline void run_fiber() {
+  for (;;) {
+    body(arguments);
+    wait(kDone);
+  }
+}
+
+// Apart, so that the jump back changes no variable of the caller.
+__attribute__((noinline)) inline void resume(unsigned thread) {
+  Fiber& fiber = fibers[thread];
+  current = thread;
+  threadIdx = {thread, 0, 0};
+  if (_setjmp(scheduler) != 0) return;
+  if (fiber.started) _longjmp(fiber.jump, 1);
+  fiber.started = true;
+  getcontext(&fiber.context);
+  fiber.context.uc_stack.ss_sp = stacks.data() + thread * kStack;
+  fiber.context.uc_stack.ss_size = kStack;
+  fiber.context.uc_link = nullptr;
+  makecontext(&fiber.context, run_fiber, 0);
+  setcontext(&fiber.context);
 }
 
 // Lets waiting fibers go on if all of [first, last) that still run wait alike.
@@ -81,28 +103,21 @@ inline void release(unsigned first, unsigned last, State state) {
 // `order` permutes the threads: results must not depend on it.
 inline Result run_block(const std::vector<unsigned>& order) {
   const unsigned threads = blockDim.x;
-  for (unsigned i = 0; i < threads; ++i) {
-    Fiber& fiber = fibers[i];
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = stacks.data() + i * kStack;
-    fiber.context.uc_stack.ss_size = kStack;
-    fiber.context.uc_link = &scheduler;
-    fiber.state = kReady;
-    makecontext(&fiber.context, start, 0);
-  }
+  for (unsigned i = 0; i < threads; ++i) fibers[i].state = kReady;
   for (;;) {
     bool moved = false, done = true;
     for (unsigned i : order) {
       if (fibers[i].state == kReady) {
         moved = true;
-        current = i;
-        threadIdx = {i, 0, 0};
-        swapcontext(&scheduler, &fibers[i].context);
+        resume(i);
       }
       done = done && fibers[i].state == kDone;
     }
     if (done) return kOk;
-    if (!moved) return kDeadlock;
+    if (!moved) {
+      for (Fiber& fiber : fibers) fiber.started = false;
+      return kDeadlock;
+    }
     for (unsigned i = 0; i < threads; i += kWarp) {
       release(i, std::min(i + kWarp, threads), kAtWarp);
     }
