@@ -322,6 +322,8 @@ def test_matrices_do_not_depend_on_each_other(place):
     alone = place.newton_schulz_inverse(a, 18, 0.01, 'identity')
     assert torch.equal(both[:2], alone)
     assert both[2].isnan().all() and both[3].isfinite().all()
+    first = place.newton_schulz_inverse(b, 1, 0.01, 'identity')
+    assert first[0].isnan().all() and first[1].isfinite().all()
 
 
 @pytest.mark.parametrize('size', [49, 70])

@@ -201,7 +201,7 @@ __device__ void newton_schulz(const NewtonSchulzParams& p) {
   float largest = 0;
   for (int i = 0; i < p.size; ++i) {
     // Keeps NaN, which fmaxf would drop.
-    if (!(place_x[i] <= largest)) largest = place_x[i];
+    if (place_x[i] > largest || place_x[i] != place_x[i]) largest = place_x[i];
   }
   __syncthreads();
   for (int i = threadIdx.x / 32; i < rows; i += blockDim.x / 32) {
