@@ -50,14 +50,22 @@ install() {
     "$python" -m pip install --quiet --no-index --no-deps --target "$site" "$@"
 }
 
+# The toolkit by nvcc's own account, since the nvcc on the PATH may be a wrapper;
+# libcuda.so by the driver's name where the toolkit has no stub to link with.
 # Without optimisation: pycuda only passes launches on.
 build_pycuda() {
-    local source=$work/pycuda
-    mkdir -p "$source"
+    local source=$work/pycuda cuda driver
+    cuda=$(PATH=$PATH:/usr/local/cuda/bin nvcc --dryrun none.cu 2>&1 |
+        sed -n 's/^#\$ TOP=//p')
+    driver=$(ldconfig -p | awk '/libcuda.so.1/ {print $NF; exit}')
+    mkdir -p "$source" "$work/lib"
+    ln -s "${driver:-/usr/local/nvidia/lib64/libcuda.so.1}" \
+        "$work/lib/libcuda.so"
     tar -xzf "$packages"/pycuda-*.tar.gz -C "$source" --strip-components 1 &&
         cd "$source" &&
-        "$python" configure.py --no-cuda-enable-curand &&
-        CFLAGS='-O1 -g0 -w' install --no-build-isolation .
+        "$python" configure.py --no-cuda-enable-curand --cuda-root="$cuda" &&
+        LIBRARY_PATH=$work/lib CFLAGS='-O1 -g0 -w' \
+            install --no-build-isolation .
 }
 
 wheels=("$packages"/*.whl)
@@ -67,13 +75,15 @@ fi
 if ! "$python" -c 'import pycuda.driver' 2>/dev/null; then
     export -f build_pycuda install
     export packages work site python
-    step build_pycuda 150 bash -c build_pycuda
+    step build_pycuda 120 bash -c build_pycuda
 fi
-step tests 150 "$python" -m pytest tests/ops --require-cuda -q \
+# What needs nvcc alone is CI's.
+step tests 100 "$python" -m pytest tests/ops --require-cuda -q \
+    --ignore tests/ops/test_cuda_compile.py \
     --durations=10 --junitxml="$work/tests.xml"
-step benchmark_ops 120 "$python" tools/benchmark_ops.py --device cuda \
+step benchmark_ops 100 "$python" tools/benchmark_ops.py --device cuda \
     --json "$work/benchmark_ops.json"
-step benchmark_step 60 "$python" tools/benchmark_step.py --arch tiny \
+step benchmark_step 40 "$python" tools/benchmark_step.py --arch tiny \
     --json "$work/benchmark_step.json"
 "$python" tools/gpu_report.py "$work" "$out"
 status=$?
