@@ -194,9 +194,9 @@ __device__ inline void pass(Tokens<T> t, int landmarks,
 #pragma unroll
         for (int i = 0; i < kLandmarks; ++i) {
           const int m = unit * kLandmarks + i;
-          const float sign = half_sign(x, y[m]);
-          sum_x = fmaf(w[i], sign, sum_x);
-          sum_y[m] = fmaf(w[i], sign, sum_y[m]);
+          const float s = half_sign(x, y[m]);
+          sum_x = fmaf(w[i], s, sum_x);
+          sum_y[m] = fmaf(w[i], s, sum_y[m]);
         }
       }
     }
@@ -296,9 +296,10 @@ __device__ void backward(const BackwardParams& p) {
       }
       for (int n = subset; n < rows; n += kSubsets) {
         for (int i = 0; i < 2; ++i) {
-          if (lane + 32 * i < kPlaces) {
-            column_half[i] = fmaf(weights[n * kPlaces + lane + 32 * i], 0.5f,
-                                  column_half[i]);
+          const int place = lane + 32 * i;
+          if (place < kPlaces && place % kUnitPlaces < kLandmarks) {
+            column_half[i] =
+                fmaf(weights[n * kPlaces + place], 0.5f, column_half[i]);
           }
         }
       }
