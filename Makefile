@@ -30,7 +30,7 @@ $(SCENES): mmlaplacian/datasets/digits.py mmlaplacian/datasets/coco.py | env
 	$(RUN) tools/prepare_data.py digits --out data/digits
 
 test: lint
-	$(RUN) -m pytest --require-openmmlab
+	$(RUN) -m pytest --require-openmmlab --require-compiled
 
 lint: env
 	$(RUN) -m ruff check .

@@ -1,9 +1,12 @@
-"""Put configs, tools and metafiles into the package, as mim expects them."""
+"""The CPU kernels, and configs and tools where mim expects them."""
 
+import runpy
 import shutil
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Extension, setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
@@ -32,4 +35,42 @@ class BuildWithConfigs(build_py):
                 shutil.copy2(source, target)
 
 
-setup(cmdclass=dict(build_py=BuildWithConfigs))
+def cpu_kernels() -> list[Extension]:
+    """The library of the CPU kernels; none where it cannot be built."""
+    torch = find_spec('torch')
+    if torch is None or sys.platform == 'win32':
+        print(
+            'mmlaplacian: building WITHOUT compiled CPU kernels (this build '
+            'sees no PyTorch, or is on Windows); for a build with them: '
+            'pip install --no-build-isolation .',
+            file=sys.stderr,
+        )
+        return []
+    folder = Path(torch.origin).parent
+    sources = runpy.run_path(str(ROOT / 'cuda_ops' / '_sources.py'))
+    return [
+        Extension(
+            'cuda_ops._C',
+            [str(p.relative_to(ROOT)) for p in sources['cpu_sources']()],
+            include_dirs=[str(folder / 'include'), 'cuda_ops/csrc'],
+            library_dirs=[str(folder / 'lib')],
+            libraries=['torch_cpu'],
+            extra_compile_args=[
+                *('-std=c++17', '-O3', '-ffp-contract=fast'),
+                '-fvisibility=hidden',
+                '-g0',
+            ],
+            define_macros=[
+                # The stable interface of PyTorch 2.10.
+                ('TORCH_TARGET_VERSION', '0x020a000000000000'),
+                ('MMLAPLACIAN_SOURCES', sources['sources_hash']()),
+            ],
+            language='c++',
+            py_limited_api=True,
+            # A failure is a warning, and the reference runs.
+            optional=True,
+        )
+    ]
+
+
+setup(cmdclass=dict(build_py=BuildWithConfigs), ext_modules=cpu_kernels())

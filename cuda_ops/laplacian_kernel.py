@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from . import reference
 from ._library import LIBRARY, REFERENCE_KEY, check_tensor
@@ -49,6 +50,20 @@ def _backward(ctx, grad):
 torch.library.register_autograd(
     'mmlaplacian::laplacian_kernel', _backward, setup_context=_setup_context
 )
+
+
+@register_flop_formula(torch.ops.mmlaplacian.laplacian_kernel)
+def flops(x_shape, y_shape, *args, out_shape=None, **kwargs) -> int:
+    """A subtraction and an addition for each token, landmark and axis."""
+    return 2 * math.prod(x_shape) * y_shape[-2]
+
+
+@register_flop_formula(torch.ops.mmlaplacian.laplacian_kernel_backward)
+def flops_backward(
+    grad_shape, x_shape, y_shape, *args, out_shape=None, **kwargs
+) -> int:
+    """Two signed sums of the forward's size."""
+    return 2 * flops(x_shape, y_shape)
 
 
 def laplacian_kernel(x: Tensor, y: Tensor, bandwidth: float = 4.0) -> Tensor:

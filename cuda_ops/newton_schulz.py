@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from . import reference
 from ._library import LIBRARY, REFERENCE_KEY, check_tensor
@@ -42,6 +43,12 @@ torch.library.register_autograd(
     _backward,
     setup_context=_setup_context,
 )
+
+
+@register_flop_formula(torch.ops.mmlaplacian.newton_schulz_inverse)
+def flops(shape, num_iters, *args, out_shape=None, **kwargs) -> int:
+    """Two products of M x M matrices for each iteration."""
+    return 4 * num_iters * math.prod(shape) * shape[-1]
 
 
 def default_num_iters(size: int, ridge: float, init: str = 'identity') -> int:

@@ -15,6 +15,21 @@ def pytest_addoption(parser):
         action='store_true',
         help='fail, not skip, where no GPU is there',
     )
+    parser.addoption(
+        '--require-compiled',
+        action='store_true',
+        help='fail, not skip, without the compiled CPU kernels',
+    )
+
+
+def pytest_report_header():
+    """Which implementations are under test."""
+    import cuda_ops
+
+    compiled = cuda_ops.COMPILED
+    return (
+        f'CPU kernels: {compiled.trouble or "compiled, " + compiled.variant}'
+    )
 
 
 @pytest.fixture(autouse=True)

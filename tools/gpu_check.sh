@@ -82,7 +82,7 @@ step tests 100 "$python" -m pytest tests/ops --require-cuda -q \
     --ignore tests/ops/test_cuda_compile.py \
     --durations=10 --junitxml="$work/tests.xml"
 step benchmark_ops 100 "$python" tools/benchmark_ops.py --device cuda \
-    --json "$work/benchmark_ops.json"
+    --json "$work/benchmark_ops.json" --markdown "$work/benchmark_ops.md"
 step benchmark_step 40 "$python" tools/benchmark_step.py --arch tiny \
     --json "$work/benchmark_step.json"
 "$python" tools/gpu_report.py "$work" "$out"

@@ -75,12 +75,6 @@ def table(rows: list[dict]) -> str:
     return '\n'.join(lines)
 
 
-def rows_of(result) -> list[dict]:
-    """The rows of a benchmark's JSON: a list, or under the key ``rows``."""
-    rows = result.get('rows', []) if isinstance(result, dict) else result
-    return [row for row in rows if isinstance(row, dict)]
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -106,9 +100,14 @@ def main() -> int:
         page += ['## Tests', table([tests])]
         page += ['\n'.join(f'- failed: {name}' for name in failed)]
     for name in RESULTS:
-        page.append(f'## {name}')
-        rows = rows_of(report[name] or [])
-        page.append(table(rows) if rows else 'no result: see gpu_check.log')
+        own = parts / f'{name}.md'
+        if own.is_file():
+            text = own.read_text().strip()
+        elif report[name]:
+            text = table(report[name]['rows'])
+        else:
+            text = 'no result: see gpu_check.log'
+        page += [f'## {name}', text]
     text = '\n\n'.join(filter(None, page)) + '\n'
     (out / 'gpu_check.md').write_text(text)
     print(text)

@@ -99,6 +99,7 @@ def main():
     args = parse_args()
     try:
         test(args)
+        apis.leave_processes()
     except InputError as error:
         sys.exit(f'test.py: {error}')
 

@@ -102,6 +102,7 @@ def main():
     args = parse_args()
     try:
         train(args)
+        apis.leave_processes()
     except InputError as error:
         sys.exit(f'train.py: {error}')
 

@@ -4,7 +4,7 @@ from .complexity import count
 from .config import load_config, use_scope
 from .data import check_datasets
 from .explain import explain_failure, run_explained
-from .launch import plain_batch_norm, prepare_device
+from .launch import leave_processes, plain_batch_norm, prepare_device
 from .layout import keep_roi_align_contiguous
 from .weights import check_checkpoint, check_pretrained
 
@@ -15,6 +15,7 @@ __all__ = [
     'count',
     'explain_failure',
     'keep_roi_align_contiguous',
+    'leave_processes',
     'load_config',
     'plain_batch_norm',
     'prepare_device',

@@ -1,5 +1,6 @@
 """Devices and processes: what mmengine leaves open on a CPU."""
 
+import gc
 import os
 
 import torch
@@ -63,6 +64,18 @@ def prepare_device(config: Config, launcher: str, amp: bool = False) -> None:
         broadcast_buffers=False,
         find_unused_parameters=config.get('find_unused_parameters', False),
     )
+
+
+def leave_processes() -> None:
+    """Leave the process group, if there is one, after the last collective.
+
+    gloo's threads still hold tensors then; one that drops its own while the
+    interpreter ends aborts a process that has done its work
+    (pytorch/pytorch #179291). Call it when the runner is out of scope.
+    """
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        gc.collect()
+        torch.distributed.destroy_process_group()
 
 
 def plain_batch_norm(config: Config) -> None:

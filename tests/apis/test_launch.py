@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from mmengine.config import Config
@@ -61,3 +65,34 @@ def test_broken_config(tmp_path):
     path.write_text('model = dict(')
     with pytest.raises(InputError, match=r'broken\.py does not parse'):
         load_config(str(path))
+
+
+def test_no_thread_of_gloo_is_left(tmp_path):
+    script = tmp_path / 'script.py'
+    script.write_text(
+        'import os, torch\n'
+        'from pathlib import Path\n'
+        'from mmlaplacian.apis import leave_processes\n'
+        'def names():\n'
+        '    tasks = Path("/proc/self/task").iterdir()\n'
+        '    return [(task / "comm").read_text() for task in tasks]\n'
+        'def train():\n'
+        '    model = torch.nn.Linear(2, 2)\n'
+        '    model = torch.nn.parallel.DistributedDataParallel(model)\n'
+        '    model.itself = model\n'
+        '    model(torch.ones(1, 2)).sum().backward()\n'
+        '    print("before:", any("gloo" in name for name in names()))\n'
+        'torch.distributed.init_process_group("gloo", rank=0, world_size=1,\n'
+        '    init_method="file://" + os.environ["RENDEZVOUS"])\n'
+        'train()\n'
+        'leave_processes()\n'
+        'print("after:", any("gloo" in name for name in names()))\n'
+    )
+    result = subprocess.run(
+        [sys.executable, script],
+        capture_output=True,
+        text=True,
+        env={**os.environ, 'RENDEZVOUS': str(tmp_path / 'rendezvous')},
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == 'before: True\nafter: False\n'

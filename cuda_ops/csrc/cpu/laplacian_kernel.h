@@ -1,0 +1,35 @@
+// What the CPU variants of the Laplacian kernel share: arguments, types.
+#pragma once
+
+#include <cstdint>
+
+namespace mmlaplacian {
+
+// A matrix in memory; strides count elements.
+template <typename T>
+struct Matrix {
+  T* data;
+  int64_t row;
+  int64_t column;
+};
+
+// One image and head: x (n, d), y (m, d), kernel (n, m).
+template <typename T>
+struct ForwardTask {
+  Matrix<const T> x, y;
+  Matrix<T> kernel;
+  int64_t n, m, d;
+  double bandwidth;
+};
+
+// As above for a range of n tokens; grad_y (m, d) is a partial sum, contiguous.
+template <typename T, typename Real>
+struct BackwardTask {
+  Matrix<const T> grad, x, y, kernel;
+  Matrix<T> grad_x;
+  Real* grad_y;
+  int64_t n, m, d;
+  double bandwidth;
+};
+
+}  // namespace mmlaplacian

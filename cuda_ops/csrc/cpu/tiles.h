@@ -1,0 +1,330 @@
+// The Laplacian kernel and its gradients, tile by tile; one variant.
+//
+// A vector holds as many tokens as it has lanes, so that every landmark
+// coordinate is read once for all of them and no sum runs across lanes.
+// Rows come in and results go out through transposed squares. Letters: n
+// tokens, m landmarks, d coordinates.
+#include "vectors.h"
+
+namespace VARIANT {
+
+using mmlaplacian::BackwardTask;
+using mmlaplacian::ForwardTask;
+using mmlaplacian::Matrix;
+
+// Landmarks that are in work at a time: they and a tile stay in the L1 cache.
+constexpr int64_t kLandmarks = 64;
+
+template <typename Real>
+class Buffer {
+ public:
+  explicit Buffer(int64_t count)
+      : memory_(static_cast<Real*>(
+            ::operator new(count * sizeof(Real), std::align_val_t(64)))) {}
+  ~Buffer() { ::operator delete(memory_, std::align_val_t(64)); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  operator Real*() const { return memory_; }
+
+ private:
+  Real* memory_;
+};
+
+template <typename Real>
+int64_t padded(int64_t count) {
+  return (count + kLanes<Real> - 1) / kLanes<Real> * kLanes<Real>;
+}
+
+// Ask for rows that are needed when the tile in work is done; `to_write` as
+// memory that will be overwritten.
+template <bool to_write, typename T>
+INLINE void prefetch(Matrix<T> rows, int64_t count, int64_t columns) {
+  constexpr int64_t kStep = 64 / sizeof(T);
+  if (rows.column != 1) return;
+  for (int64_t i = 0; i < count; ++i)
+    for (int64_t j = 0; j < columns; j += kStep)
+      __builtin_prefetch(rows.data + i * rows.row + j, to_write);
+}
+
+// Up to a vector of neighbours in a row; missing ones are 0.
+template <typename Real, typename T>
+INLINE Vector<Real> load_part(const T* from, int64_t step, int64_t count) {
+  if constexpr (std::is_same_v<T, Real>) {
+    if (step == 1 && count >= kLanes<Real>) return load<Real>(from);
+  }
+  alignas(64) Real part[kLanes<Real>] = {};
+  if (step == 1 && count >= kLanes<Real>) {
+    for (int i = 0; i < kLanes<Real>; ++i) part[i] = static_cast<Real>(from[i]);
+  } else {
+    count = std::min<int64_t>(count, kLanes<Real>);
+    for (int64_t i = 0; i < count; ++i)
+      part[i] = static_cast<Real>(from[i * step]);
+  }
+  return load<Real>(part);
+}
+
+template <typename Real, typename T>
+INLINE void store_part(
+    T* to, int64_t step, int64_t count, Vector<Real> value) {
+  if constexpr (std::is_same_v<T, Real>) {
+    if (step == 1 && count >= kLanes<Real>) return store<Real>(to, value);
+  }
+  alignas(64) Real part[kLanes<Real>];
+  store<Real>(part, value);
+  if (step == 1 && count >= kLanes<Real>) {
+    for (int i = 0; i < kLanes<Real>; ++i) to[i] = static_cast<T>(part[i]);
+  } else {
+    count = std::min<int64_t>(count, kLanes<Real>);
+    for (int64_t i = 0; i < count; ++i)
+      to[i * step] = static_cast<T>(part[i]);
+  }
+}
+
+// tile[column][row] = from(row, column); rows after the last repeat it.
+template <int kVectors, typename Real, typename From>
+INLINE void fill_tile(Real* tile, int64_t rows, int64_t columns, From from) {
+  constexpr int kRows = kVectors * kLanes<Real>;
+  for (int64_t column = 0; column < columns; column += kLanes<Real>)
+    for (int v = 0; v < kVectors; ++v) {
+      Vector<Real> square[kLanes<Real>];
+      for (int i = 0; i < kLanes<Real>; ++i)
+        square[i] = from(
+            std::min<int64_t>(v * kLanes<Real> + i, rows - 1), column);
+      transpose<Real>(square);
+      for (int i = 0; i < kLanes<Real>; ++i)
+        store<Real>(tile + (column + i) * kRows + v * kLanes<Real>, square[i]);
+    }
+}
+
+// to(row, column) = tile[column][row], in the order of memory.
+template <int kVectors, typename Real, typename T>
+INLINE void empty_tile(
+    const Real* tile, Matrix<T> to, int64_t rows, int64_t columns) {
+  constexpr int kRows = kVectors * kLanes<Real>;
+  for (int64_t first = 0; first < rows; first += kLanes<Real>) {
+    const int64_t count = std::min<int64_t>(kLanes<Real>, rows - first);
+    T* corner = to.data + first * to.row;
+    int64_t column = 0;
+    // One landmark more than a multiple of the lanes, as in 49, is no square.
+    for (; column + 1 < columns; column += kLanes<Real>) {
+      Vector<Real> square[kLanes<Real>];
+      for (int i = 0; i < kLanes<Real>; ++i)
+        square[i] = load<Real>(
+            tile + std::min<int64_t>(column + i, columns - 1) * kRows + first);
+      transpose<Real>(square);
+      for (int i = 0; i < kLanes<Real> && i < count; ++i)
+        store_part<Real, T>(corner + i * to.row + column * to.column,
+                            to.column, columns - column, square[i]);
+    }
+    if (column < columns)
+      for (int64_t i = 0; i < count; ++i)
+        corner[i * to.row + column * to.column] =
+            static_cast<T>(tile[column * kRows + first + i]);
+  }
+}
+
+// The landmarks as rows of Real: themselves where they are that already.
+template <typename Real, typename T>
+Matrix<const Real> rows_of(
+    Matrix<const T> y, int64_t m, int64_t d, std::unique_ptr<Real[]>& memory) {
+  if constexpr (std::is_same_v<T, Real>) {
+    if (y.column == 1) return y;
+  }
+  memory.reset(new Real[m * d]);
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < d; ++j)
+      memory[i * d + j] = static_cast<Real>(y.data[i * y.row + j * y.column]);
+  return {memory.get(), d, 1};
+}
+
+// Kernel values of kRows landmarks and kVectors vectors of tokens.
+template <int kRows, int kVectors, typename Real>
+INLINE void kernel_block(
+    const Real* x, Matrix<const Real> y, int64_t d, Real scale, Real* out) {
+  constexpr int kTokens = kVectors * kLanes<Real>;
+  Vector<Real> sum[kRows][kVectors] = {};
+  for (int64_t j = 0; j < d; ++j) {
+    Vector<Real> token[kVectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v)
+      token[v] = load<Real>(x + j * kTokens + v * kLanes<Real>);
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      auto landmark = splat(y.data[i * y.row + j]);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v)
+        sum[i][v] = accumulate<Real>(
+            sum[i][v], absolute_difference<Real>(token[v], landmark));
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v)
+      store<Real>(out + i * kTokens + v * kLanes<Real>,
+                  exp_negative(sum[i][v] * scale));
+}
+
+template <int kRows, int kVectors, typename Real>
+void kernel_rows(const Real* x, Matrix<const Real> y, int64_t m, int64_t d,
+                 Real scale, Real* out) {
+  if constexpr (kRows > 0) {
+    for (; m >= kRows; m -= kRows) {
+      kernel_block<kRows, kVectors, Real>(x, y, d, scale, out);
+      y.data += kRows * y.row;
+      out += kRows * kVectors * kLanes<Real>;
+    }
+    kernel_rows<kRows - 1, kVectors, Real>(x, y, m, d, scale, out);
+  }
+}
+
+template <int kVectors, typename T, typename Real>
+void forward_tile(const ForwardTask<T>& task, Matrix<const Real> y,
+                  int64_t first, int64_t count, Real* x_tile, Real* out_tile) {
+  const T* rows = task.x.data + first * task.x.row;
+  const int64_t next = std::min<int64_t>(count, task.n - first - count);
+  prefetch<false>(Matrix<const T>{rows + count * task.x.row, task.x.row,
+                                  task.x.column},
+                  next, task.d);
+  fill_tile<kVectors, Real>(
+      x_tile, count, task.d, [&](int64_t row, int64_t column) INLINE_LAMBDA {
+        return load_part<Real, T>(
+            rows + row * task.x.row + column * task.x.column, task.x.column,
+            task.d - column);
+      });
+  const Real scale = scale_of<Real>(task.bandwidth);
+  for (int64_t start = 0; start < task.m; start += kLandmarks) {
+    int64_t m = std::min(kLandmarks, task.m - start);
+    Matrix<T> to = task.kernel;
+    to.data += first * to.row + start * to.column;
+    prefetch<true>(to, count, m);
+    kernel_rows<kBlockRows, kVectors, Real>(
+        x_tile, {y.data + start * y.row, y.row, 1}, m, task.d, scale, out_tile);
+    empty_tile<kVectors, Real, T>(out_tile, to, count, m);
+  }
+}
+
+template <typename T, typename Real>
+void forward(const ForwardTask<T>& task) {
+  constexpr int kTokens = kBlockVectors * kLanes<Real>;
+  std::unique_ptr<Real[]> memory;
+  auto y = rows_of<Real, T>(task.y, task.m, task.d, memory);
+  Buffer<Real> x_tile(padded<Real>(task.d) * kTokens);
+  Buffer<Real> out_tile(kLandmarks * kTokens);
+  int64_t first = 0;
+  for (; first + kTokens <= task.n; first += kTokens)
+    forward_tile<kBlockVectors, T, Real>(
+        task, y, first, kTokens, x_tile, out_tile);
+  for (; first < task.n; first += kLanes<Real>)
+    forward_tile<1, T, Real>(
+        task, y, first, std::min<int64_t>(kLanes<Real>, task.n - first),
+        x_tile, out_tile);
+}
+
+// Adds floats in registers, about `count` of them, and returns how many: the
+// machine's limit, for benchmarks.
+inline double additions(int64_t count) {
+  constexpr int kSums = kBlockRows * kBlockVectors / 2 * 2;
+  Vector<float> sum[kSums] = {};
+  auto value = splat(1e-30f);
+  asm("" : "+" VECTOR_REGISTER(value));
+  const int64_t rounds = count / (kSums * kLanes<float>);
+  for (int64_t i = 0; i < rounds; ++i) {
+#pragma GCC unroll 32
+    for (int j = 0; j < kSums; j += 2) {
+      sum[j] = sum[j] + value;
+      sum[j + 1] = accumulate<float>(sum[j + 1], value);
+      asm volatile("" : "+" VECTOR_REGISTER(sum[j]),
+                   "+" VECTOR_REGISTER(sum[j + 1]));
+    }
+  }
+  return static_cast<double>(rounds) * kSums * kLanes<float>;
+}
+
+// Both gradients of kVectors vectors of tokens. weight (m, tokens), x and
+// grad_x (d, tokens), grad_y (d, m_total, lanes).
+template <int kVectors, typename Real>
+void gradient_tile(const Real* weight, const Real* x, Matrix<const Real> y,
+                   int64_t m, int64_t d, bool first, Real* grad_x,
+                   Real* grad_y, int64_t m_total) {
+  constexpr int kTokens = kVectors * kLanes<Real>;
+  for (int64_t j = 0; j < d; ++j) {
+    Vector<Real> token[kVectors], sum[kVectors] = {};
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      token[v] = load<Real>(x + j * kTokens + v * kLanes<Real>);
+      if (!first)
+        sum[v] = load<Real>(grad_x + j * kTokens + v * kLanes<Real>);
+    }
+    Real* landmark_sum = grad_y + j * m_total * kLanes<Real>;
+    for (int64_t i = 0; i < m; ++i) {
+      auto landmark = splat(y.data[i * y.row + j]);
+      auto total = load<Real>(landmark_sum + i * kLanes<Real>);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        auto part = signed_weight<Real>(
+            load<Real>(weight + i * kTokens + v * kLanes<Real>), token[v],
+            landmark);
+        sum[v] = sum[v] + part;
+        total = accumulate<Real>(total, part);
+      }
+      store<Real>(landmark_sum + i * kLanes<Real>, total);
+    }
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v)
+      store<Real>(grad_x + j * kTokens + v * kLanes<Real>, sum[v]);
+  }
+}
+
+template <typename T, typename Real>
+void backward(const BackwardTask<T, Real>& task) {
+  constexpr int kVectors = kGradientVectors;
+  constexpr int kTokens = kVectors * kLanes<Real>;
+  std::unique_ptr<Real[]> memory;
+  auto y = rows_of<Real, T>(task.y, task.m, task.d, memory);
+  Buffer<Real> x_tile(padded<Real>(task.d) * kTokens);
+  Buffer<Real> grad_tile(padded<Real>(task.d) * kTokens);
+  Buffer<Real> weight(kLandmarks * kTokens);
+  Buffer<Real> grad_y(task.m * task.d * kLanes<Real>);
+  std::fill_n(static_cast<Real*>(grad_y), task.m * task.d * kLanes<Real>, 0);
+  const Real scale = scale_of<Real>(task.bandwidth);
+  for (int64_t first = 0; first < task.n; first += kTokens) {
+    const int64_t count = std::min<int64_t>(kTokens, task.n - first);
+    fill_tile<kVectors, Real>(
+        x_tile, count, task.d, [&](int64_t row, int64_t column) INLINE_LAMBDA {
+          return load_part<Real, T>(
+              task.x.data + (first + row) * task.x.row +
+                  column * task.x.column,
+              task.x.column, task.d - column);
+        });
+    for (int64_t start = 0; start < task.m; start += kLandmarks) {
+      const int64_t m = std::min(kLandmarks, task.m - start);
+      fill_tile<kVectors, Real>(
+          weight, kTokens, m, [&](int64_t row, int64_t column) INLINE_LAMBDA {
+            if (row >= count) return Vector<Real>{};
+            auto part = [&](const Matrix<const T>& from) INLINE_LAMBDA {
+              return load_part<Real, T>(
+                  from.data + (first + row) * from.row +
+                      (start + column) * from.column,
+                  from.column, m - column);
+            };
+            return part(task.grad) * part(task.kernel) * scale;
+          });
+      gradient_tile<kVectors, Real>(
+          weight, x_tile, {y.data + start * y.row, y.row, 1}, m, task.d,
+          start == 0, grad_tile, grad_y + start * kLanes<Real>, task.m);
+    }
+    Matrix<T> to = task.grad_x;
+    to.data += first * to.row;
+    empty_tile<kVectors, Real, T>(grad_tile, to, count, task.d);
+  }
+  for (int64_t j = 0; j < task.d; ++j)
+    for (int64_t i = 0; i < task.m; ++i) {
+      Real total = 0;
+      for (int lane = 0; lane < kLanes<Real>; ++lane)
+        total += grad_y[(j * task.m + i) * kLanes<Real> + lane];
+      task.grad_y[i * task.d + j] = -total;
+    }
+}
+
+}  // namespace VARIANT

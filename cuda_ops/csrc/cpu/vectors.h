@@ -1,0 +1,212 @@
+// Vectors of one variant: plain, AVX2 or AVX-512.
+//
+// A variant's .cpp file defines VARIANT (its namespace) and VECTOR_BYTES, and
+// includes this. Only the few operations that a compiler does not find by
+// itself are written as intrinsics; the rest is GCC's and Clang's vector
+// extension, which also compiles on aarch64.
+namespace VARIANT {
+
+template <typename Real>
+struct VectorOf;
+template <>
+struct VectorOf<float> {
+  typedef float Vector __attribute__((vector_size(VECTOR_BYTES)));
+  typedef float Unaligned
+      __attribute__((vector_size(VECTOR_BYTES), aligned(4), may_alias));
+  typedef int32_t Bits __attribute__((vector_size(VECTOR_BYTES)));
+  static constexpr int32_t kSign = INT32_MIN;
+};
+template <>
+struct VectorOf<double> {
+  typedef double Vector __attribute__((vector_size(VECTOR_BYTES)));
+  typedef double Unaligned
+      __attribute__((vector_size(VECTOR_BYTES), aligned(8), may_alias));
+  typedef int64_t Bits __attribute__((vector_size(VECTOR_BYTES)));
+  static constexpr int64_t kSign = INT64_MIN;
+};
+
+template <typename Real>
+using Vector = typename VectorOf<Real>::Vector;
+template <typename Real>
+using Bits = typename VectorOf<Real>::Bits;
+template <typename Real>
+constexpr int kLanes = VECTOR_BYTES / sizeof(Real);
+
+#define INLINE inline __attribute__((always_inline))
+#if defined(__x86_64__)
+#define VECTOR_REGISTER "v"
+#else
+#define VECTOR_REGISTER "w"
+#endif
+#define INLINE_LAMBDA __attribute__((always_inline))
+
+constexpr int kBlockRows = BLOCK_ROWS;
+constexpr int kBlockVectors = BLOCK_VECTORS;
+constexpr int kGradientVectors = GRADIENT_VECTORS;
+
+template <typename Real, int... kLane>
+INLINE Vector<Real> repeat(Real value, std::integer_sequence<int, kLane...>) {
+  return Vector<Real>{(static_cast<void>(kLane), value)...};
+}
+
+template <typename Real>
+INLINE Vector<Real> splat(Real value) {
+  return repeat(value, std::make_integer_sequence<int, kLanes<Real>>());
+}
+
+template <typename Real>
+INLINE Vector<Real> load(const Real* from) {
+  return *reinterpret_cast<const typename VectorOf<Real>::Unaligned*>(from);
+}
+
+template <typename Real>
+INLINE void store(Real* to, Vector<Real> value) {
+  *reinterpret_cast<typename VectorOf<Real>::Unaligned*>(to) = value;
+}
+
+// |x - y|
+template <typename Real>
+INLINE Vector<Real> absolute_difference(Vector<Real> x, Vector<Real> y) {
+  return (Vector<Real>)((Bits<Real>)(x - y) & ~VectorOf<Real>::kSign);
+}
+
+// weight * sign(x - y), with sign(0) = 0
+template <typename Real>
+INLINE Vector<Real> signed_weight(
+    Vector<Real> weight, Vector<Real> x, Vector<Real> y) {
+  auto sign = (Bits<Real>)(x - y) & VectorOf<Real>::kSign;
+  return (Vector<Real>)(((Bits<Real>)weight ^ sign) & (x != y));
+}
+
+#if VECTOR_BYTES == 64
+// One instruction less than the compiler finds.
+template <>
+INLINE Vector<float> signed_weight<float>(
+    Vector<float> weight, Vector<float> x, Vector<float> y) {
+  constexpr int kAXorBAndC = 0x78;
+  return (Vector<float>)_mm512_maskz_ternarylogic_epi32(
+      _mm512_cmp_ps_mask(x, y, _CMP_NEQ_UQ), (__m512i)weight, (__m512i)(x - y),
+      _mm512_set1_epi32(VectorOf<float>::kSign), kAXorBAndC);
+}
+#endif
+
+// sum + value. Where multiply-add has units of its own, as on AMD's Zen, those
+// add while the adders subtract; the compiler must not know that one is 1.
+template <typename Real>
+INLINE Vector<Real> accumulate(Vector<Real> sum, Vector<Real> value) {
+#ifdef HAS_FMA
+  Vector<Real> one = splat(Real(1));
+  asm("" : "+" VECTOR_REGISTER(one));
+  return value * one + sum;
+#else
+  return sum + value;
+#endif
+}
+
+// -1 / bandwidth, finite, so that a distance of 0 stays 0.
+template <typename Real>
+Real scale_of(double bandwidth) {
+  return static_cast<Real>(std::max<double>(
+      -1 / bandwidth, std::numeric_limits<Real>::lowest()));
+}
+
+// exp(a) for a <= 0 within 2 units in the last place; below the smallest
+// normal number 0; NaN stays NaN.
+INLINE Vector<float> exp_negative(Vector<float> a) {
+  constexpr float kSmallest = -87.33654f;
+  constexpr float kRound = 12582912.f;  // 1.5 * 2^23: adding it rounds
+  auto below = a < kSmallest;
+  a = below ? splat(kSmallest) : a;
+  auto shifted = a * 1.44269504f + kRound;
+  auto n = shifted - kRound;
+  auto r = a - n * 0.693359375f;
+  r = r + n * 2.12194440e-4f;
+  auto p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.f;
+  auto power = ((Bits<float>)shifted << 23) + (127 << 23);
+  auto result = p * (Vector<float>)power;
+  return below ? splat(0.f) : result;
+}
+
+INLINE Vector<double> exp_negative(Vector<double> a) {
+  for (int lane = 0; lane < kLanes<double>; ++lane) a[lane] = std::exp(a[lane]);
+  return a;
+}
+
+// Transposing a square of kLanes vectors, in place: first within blocks of 128
+// bits, by the unpacking instructions that every processor has, then the
+// blocks among each other.
+template <typename Real>
+constexpr int kBlock = 16 / sizeof(Real);
+
+// Lane `lane` of a vector that interleaves groups of `size` numbers from the
+// lower (or upper) halves of the blocks of two vectors.
+template <typename Real>
+constexpr int unpacked(int lane, int size, bool upper) {
+  const int block = lane / kBlock<Real> * kBlock<Real>;
+  const int inside = lane % kBlock<Real>;
+  const int group = inside / (2 * size);
+  const bool second = inside / size % 2;
+  return block + upper * kBlock<Real> / 2 + group * size + inside % size +
+         second * kLanes<Real>;
+}
+
+template <typename Real, int kSize, int... kLane>
+INLINE void unpack(Vector<Real>& a, Vector<Real>& b,
+                   std::integer_sequence<int, kLane...>) {
+  auto lower = __builtin_shufflevector(
+      a, b, unpacked<Real>(kLane, kSize, false)...);
+  b = __builtin_shufflevector(a, b, unpacked<Real>(kLane, kSize, true)...);
+  a = lower;
+}
+
+// The even and the odd blocks of two vectors.
+template <typename Real, int... kLane>
+INLINE void separate(Vector<Real>& a, Vector<Real>& b,
+                     std::integer_sequence<int, kLane...>) {
+  constexpr int kWidth = kBlock<Real>;
+  auto even = __builtin_shufflevector(
+      a, b, (kLane / kWidth * 2 * kWidth + kLane % kWidth)...);
+  b = __builtin_shufflevector(
+      a, b, (kLane / kWidth * 2 * kWidth + kWidth + kLane % kWidth)...);
+  a = even;
+}
+
+template <typename Real>
+INLINE void transpose(Vector<Real>* square) {
+  constexpr int kCount = kLanes<Real>, kWidth = kBlock<Real>;
+  constexpr auto kAll = std::make_integer_sequence<int, kCount>();
+#pragma GCC unroll 16
+  for (int i = 0; i < kCount; i += kWidth) {
+    unpack<Real, 1>(square[i], square[i + 1], kAll);
+    if constexpr (kWidth == 4) {
+      unpack<Real, 1>(square[i + 2], square[i + 3], kAll);
+      unpack<Real, 2>(square[i], square[i + 2], kAll);
+      unpack<Real, 2>(square[i + 1], square[i + 3], kAll);
+      std::swap(square[i + 1], square[i + 2]);
+    }
+  }
+  if constexpr (kCount == 2 * kWidth) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kWidth; ++i)
+      separate<Real>(square[i], square[i + kWidth], kAll);
+  } else if constexpr (kCount == 4 * kWidth) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kWidth; ++i) {
+      auto& a = square[i];
+      auto& b = square[i + kWidth];
+      auto& c = square[i + 2 * kWidth];
+      auto& d = square[i + 3 * kWidth];
+      separate<Real>(a, b, kAll);
+      separate<Real>(c, d, kAll);
+      separate<Real>(a, c, kAll);
+      separate<Real>(b, d, kAll);
+    }
+  }
+}
+
+}  // namespace VARIANT

@@ -1,0 +1,224 @@
+"""The compiled CPU kernels against the reference."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import assert_parity
+
+from cuda_ops import COMPILED, laplacian_kernel, reference
+from cuda_ops.compiled import VARIANTS, CompiledKernels, find_trouble
+
+PACKAGE = Path(reference.__file__).parent
+DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+#: Leading axes, N, M, D: one of everything, tails of tiles, vectors, blocks.
+SIZES = [
+    ((), 1, 1, 1),
+    ((2,), 16, 7, 5),
+    ((1, 3), 47, 48, 16),
+    ((2,), 129, 49, 32),
+    ((), 1100, 50, 33),
+    ((3,), 97, 64, 64),
+    ((), 31, 129, 80),
+]
+
+
+@pytest.fixture(params=VARIANTS)
+def variant(request, pytestconfig):
+    """Every instruction set that this processor has."""
+    if COMPILED.trouble:
+        if pytestconfig.getoption('--require-compiled'):
+            pytest.fail(f'--require-compiled: {COMPILED.trouble}')
+        pytest.skip(COMPILED.trouble)
+    try:
+        COMPILED.use_variant(request.param)
+    except ValueError as error:
+        pytest.skip(str(error))
+    yield request.param
+    COMPILED.use_variant()
+
+
+def inputs(leading, n, m, d, dtype):
+    """Tokens, landmarks of which two are tokens, and a gradient."""
+    x = torch.randn(*leading, n, d) / 4
+    y = torch.randn(*leading, m, d) / 4
+    y[..., 0, :] = x[..., 0, :]
+    y[..., -1, :] = x[..., -1, :]
+    x[..., n // 2, 0] = y[..., m // 2, 0]
+    grad = torch.randn(*leading, n, m)
+    return x.to(dtype), y.to(dtype), grad.to(dtype)
+
+
+def compare(ours, plain, exact):
+    if ours.dtype == torch.float64:
+        # Here the exact form rounds as much as ours.
+        torch.testing.assert_close(ours, exact, rtol=1e-12, atol=1e-12)
+    else:
+        assert_parity(ours, plain, exact)
+
+
+def check(x, y, grad, bandwidth=4.0):
+    """Values and both gradients, against float64 and the plain reference."""
+    kernel = torch.ops.mmlaplacian.laplacian_kernel(x, y, bandwidth)
+    ours = torch.ops.mmlaplacian.laplacian_kernel_backward(
+        grad, x, y, kernel, bandwidth
+    )
+    plain = reference.laplacian_kernel(x, y, bandwidth)
+    exact = reference.laplacian_kernel(x.double(), y.double(), bandwidth)
+    compare(kernel, plain, exact)
+    plains = reference.laplacian_kernel_backward(grad, x, y, kernel, bandwidth)
+    exacts = reference.laplacian_kernel_backward(
+        grad.double(), x.double(), y.double(), kernel.double(), bandwidth
+    )
+    for part in zip(ours, plains, exacts, strict=True):
+        assert part[0].dtype == x.dtype and part[0].is_contiguous()
+        compare(*part)
+
+
+@pytest.mark.parametrize('dtype', DTYPES, ids=str)
+@pytest.mark.parametrize('size', SIZES, ids=str)
+def test_parity(variant, size, dtype):
+    check(*inputs(*size, dtype))
+
+
+@pytest.mark.parametrize('dtype', DTYPES, ids=str)
+def test_strided_inputs_are_read_in_place(variant, dtype):
+    qkv = (torch.randn(2, 75, 3, 4, 16) / 4).to(dtype)
+    q, k = qkv[:, :, 0].transpose(1, 2), qkv[:, :, 1].transpose(1, 2)
+    landmarks = k[:, :, ::3]
+    transposed = torch.randn(2, 4, 25, 75).to(dtype).mT
+    expanded = torch.randn(1, 1, 1, 25).to(dtype).expand(2, 4, 75, 25)
+    for grad in (transposed, expanded):
+        check(q, landmarks, grad)
+    # Coordinates that are not neighbours.
+    check(q.mT.contiguous().mT, landmarks.flip(-1), transposed)
+
+
+def test_all_landmarks_equal(variant):
+    x, y, grad = inputs((2,), 130, 49, 32, torch.float32)
+    check(x, y[:, :1].expand_as(y), grad)
+
+
+def test_ties_have_no_gradient(variant):
+    x = torch.ones(40, 3)
+    kernel = torch.ones(40, 5)
+    parts = torch.ops.mmlaplacian.laplacian_kernel_backward(
+        kernel, x, torch.ones(5, 3), kernel, 4.0
+    )
+    assert not any(part.any() for part in parts)
+
+
+@pytest.mark.parametrize('bandwidth', [1e-42, 1e-3, 1e30])
+def test_extreme_bandwidths(variant, bandwidth):
+    x, y, _ = inputs((), 33, 9, 4, torch.float32)
+    ours = laplacian_kernel(x, y, bandwidth)
+    torch.testing.assert_close(
+        ours, reference.laplacian_kernel(x, y, bandwidth), atol=2e-38, rtol=0
+    )
+    assert ours[0, 0] == 1
+
+
+def test_values_that_are_not_finite(variant):
+    x, y, _ = inputs((), 20, 9, 4, torch.float32)
+    x[3, 1], x[4, 2] = float('nan'), float('inf')
+    ours = laplacian_kernel(x, y)
+    assert ours[3].isnan().all() and not ours[4].any()
+    rest = torch.ones(20, dtype=torch.bool)
+    rest[3:5] = False
+    assert torch.equal(ours[rest], laplacian_kernel(x[rest], y))
+
+
+def test_the_same_bits_on_any_number_of_threads(variant):
+    x, y, grad = inputs((3,), 2500, 49, 32, torch.float32)
+    kernel = laplacian_kernel(x, y)
+    threads = torch.get_num_threads()
+    results = []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            backward = torch.ops.mmlaplacian.laplacian_kernel_backward
+            results.append(
+                [laplacian_kernel(x, y), *backward(grad, x, y, kernel, 4.0)]
+            )
+    finally:
+        torch.set_num_threads(threads)
+    for result in results[1:]:
+        assert all(map(torch.equal, result, results[0]))
+
+
+def test_one_image_does_not_depend_on_its_batch_mates(variant):
+    x, y, _ = inputs((4,), 333, 49, 32, torch.float32)
+    whole = laplacian_kernel(x, y)
+    assert torch.equal(whole[2:3], laplacian_kernel(x[2:3], y[2:3]))
+
+
+def test_mismatched_tensors_of_a_direct_call(variant):
+    with pytest.raises(RuntimeError, match='same leading axes and D'):
+        torch.ops.mmlaplacian.laplacian_kernel(
+            torch.ones(2, 3), torch.ones(2, 4), 4.0
+        )
+
+
+def test_an_unknown_variant(variant):
+    with pytest.raises(ValueError, match="got 'SSE9'"):
+        COMPILED.use_variant('SSE9')
+
+
+def test_libraries_that_are_refused(tmp_path, monkeypatch):
+    library = tmp_path / '_C.so'
+    assert 'not built' in CompiledKernels(tmp_path).trouble
+    library.write_bytes(b'\x7fELF, but of another project')
+    assert 'is not our library' in CompiledKernels(tmp_path).trouble
+    library.write_bytes(b'mmlaplacian-sources:0123456789abcdef')
+    assert 'other sources' in CompiledKernels(tmp_path).trouble
+    monkeypatch.setattr(torch, '__version__', '2.9.1+cpu')
+    assert 'PyTorch 2.10' in find_trouble(library)
+
+
+def package_copy(target):
+    """The package alone, without its library; the folder to import from."""
+    shutil.copytree(
+        PACKAGE,
+        target / 'cuda_ops',
+        ignore=shutil.ignore_patterns('*.so', '__pycache__'),
+    )
+    return target
+
+
+def run_python(cwd, *arguments):
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=cwd, capture_output=True, text=True
+    )
+
+
+def test_a_broken_library_leaves_the_reference(tmp_path):
+    place = package_copy(tmp_path)
+    from cuda_ops._sources import MARK, sources_hash
+
+    # The right mark in a file that no loader takes.
+    (place / 'cuda_ops' / '_C.so').write_bytes(
+        MARK + sources_hash().encode() + b'\0'
+    )
+    result = run_python(
+        place,
+        '-c',
+        'import torch, cuda_ops; print(cuda_ops.__file__);'
+        'print(cuda_ops.laplacian_kernel(torch.ones(1, 2), torch.ones(1, 2)))',
+    )
+    assert result.returncode == 0, result.stderr
+    assert str(place) in result.stdout and 'tensor([[1.]])' in result.stdout
+    assert result.stderr.count('does not load') == 1
+
+
+def test_status_command(tmp_path):
+    here = run_python(tmp_path, '-m', 'cuda_ops')
+    assert here.returncode == 0, here.stderr
+    expected = COMPILED.trouble or f'compiled, {COMPILED.variant}'
+    assert here.stdout.startswith('cpu: ') and expected in here.stdout
+    without = run_python(
+        package_copy(tmp_path), '-W', 'ignore', '-m', 'cuda_ops'
+    )
+    assert 'cpu: plain PyTorch (they were not built' in without.stdout
