@@ -204,12 +204,12 @@ __device__ void newton_schulz(const NewtonSchulzParams& p) {
     if (place_x[i] > largest || place_x[i] != place_x[i]) largest = place_x[i];
   }
   __syncthreads();
+  const float scale = p.transpose ? 1.8f / (largest * largest) : 1 / largest;
   for (int i = threadIdx.x / 32; i < rows; i += blockDim.x / 32) {
     for (int j = threadIdx.x % 32; j < rows; j += 32) {
       const float one = i == j && i < p.size ? 1.f : 0.f;
       place_x[i * p.stride + j] =
-          p.transpose ? 1.8f / (largest * largest) * place_p[j * p.stride + i]
-                      : one / largest;
+          scale * (p.transpose ? place_p[j * p.stride + i] : one);
     }
   }
   __syncthreads();
