@@ -199,10 +199,7 @@ __device__ void newton_schulz(const NewtonSchulzParams& p) {
   }
   const bool symmetric = block_sum(different, warp_sums) == 0;
   float largest = 0;
-  for (int i = 0; i < p.size; ++i) {
-    // Keeps NaN, which fmaxf would drop.
-    if (place_x[i] > largest || place_x[i] != place_x[i]) largest = place_x[i];
-  }
+  for (int i = 0; i < p.size; ++i) largest = fmaxf(largest, place_x[i]);
   __syncthreads();
   const float scale = p.transpose ? 1.8f / (largest * largest) : 1 / largest;
   for (int i = threadIdx.x / 32; i < rows; i += blockDim.x / 32) {

@@ -38,6 +38,7 @@ class Emulator:
         self.folder = folder
         self.launches: list[Launch] = []
         self._functions = {}
+        self._libraries = []
         for source in SOURCES:
             library = folder / f'{source}.so'
             if compiler:
@@ -52,8 +53,14 @@ class Emulator:
                     check=True,
                 )
             functions = ctypes.CDLL(str(library))
+            functions.barriers.restype = ctypes.c_ulonglong
+            self._libraries.append(functions)
             for name in kernel_names(source):
                 self._functions[name] = functions[f'run_{name}']
+
+    def barriers(self) -> int:
+        """How many barriers blocks have met so far."""
+        return sum(library.barriers() for library in self._libraries)
 
     def __call__(self, launch: Launch) -> None:
         self.launches.append(launch)

@@ -57,6 +57,7 @@ inline std::vector<Fiber> fibers(kMostThreads);
 inline std::vector<char> stacks(kMostThreads * kStack);
 inline float exchanged[kMostThreads];
 inline jmp_buf scheduler;
+inline unsigned long long barriers;  // of all blocks so far
 inline unsigned current;
 inline void (*body)(const void*);
 inline const void* arguments;
@@ -164,7 +165,10 @@ inline float shuffle(float value, unsigned source_lane) {
 
 }  // namespace simt
 
-inline void __syncthreads() { simt::wait(simt::kAtBlock); }
+inline void __syncthreads() {
+  simt::barriers += simt::current == 0;
+  simt::wait(simt::kAtBlock);
+}
 
 inline float __shfl_sync(unsigned, float value, int lane) {
   return simt::shuffle(value, lane);
@@ -187,6 +191,8 @@ inline float float_of(std::uint32_t bits) {
 // The kernels' `extern __shared__` array.
 extern float4 shared[];
 float4 shared[(simt::kMostShared + simt::kGuard) / sizeof(float4)];
+
+extern "C" unsigned long long barriers() { return simt::barriers; }
 
 // A C function that launches a kernel with its parameter struct as bytes.
 #define SIMT_KERNEL(kernel, Parameters)                                       \
