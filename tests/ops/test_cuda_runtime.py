@@ -396,6 +396,22 @@ def expected_kernel(x, y):
     return laplacian_kernel(x.double().cpu(), y.double().cpu()).float()
 
 
+def test_opcheck(gpu):
+    x, y = (t.requires_grad_() for t in sample(gpu))
+    kernel = laplacian_kernel(x, y).detach()
+    square = kernel[:, :49].clone().requires_grad_()
+    ops = torch.ops.mmlaplacian
+    for op, arguments in (
+        (ops.laplacian_kernel, (x, y, 4.0)),
+        (
+            ops.laplacian_kernel_backward,
+            (kernel, x.detach(), y.detach(), kernel, 4.0),
+        ),
+        (ops.newton_schulz_inverse, (square, 18, 0.01, 'identity')),
+    ):
+        torch.library.opcheck(op.default, arguments)
+
+
 def test_side_streams(gpu):
     x, y = sample(gpu, 20_000)
     expected = expected_kernel(x + 1, y)
