@@ -15,7 +15,7 @@ THREADS := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n : 4)))
 RUN = $$(cat "$(VENV)/mmlaplacian-device.txt") OMP_NUM_THREADS=$(THREADS) \
     "$(VENV)/bin/python"
 
-.PHONY: demo test lint env clean
+.PHONY: demo test lint kernels env clean
 .DELETE_ON_ERROR:
 
 demo: env $(SCENES)
@@ -35,6 +35,10 @@ test: lint
 lint: env
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
+
+# Needs nvcc; without it a GPU's kernels are compiled at their first use.
+kernels: env
+	$(RUN) tools/build_kernels.py
 
 env:
 	$(PYTHON) tools/setup_env.py --venv "$(VENV)" --torch "$(TORCH)"

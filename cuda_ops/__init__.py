@@ -1,5 +1,6 @@
 """Operators of the Laplacian attention, on torch alone."""
 
+from . import cuda_kernels as cuda_kernels
 from ._library import accumulate_dtype
 from .compiled import COMPILED
 from .decompositions import decompositions

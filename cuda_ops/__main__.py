@@ -2,6 +2,7 @@
 
 import torch
 
+from . import cuda_kernels
 from .compiled import COMPILED, HOW_TO_BUILD
 
 
@@ -14,7 +15,7 @@ def main():
         print('cuda: PyTorch sees no GPU')
     for index in range(torch.cuda.device_count()):
         name = torch.cuda.get_device_name(index)
-        print(f'cuda:{index} ({name}): plain PyTorch')
+        print(f'cuda:{index} ({name}): {cuda_kernels.status(index)}')
 
 
 if __name__ == '__main__':

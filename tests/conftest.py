@@ -47,6 +47,21 @@ def device(request):
     return torch.device(request.param)
 
 
+@pytest.fixture
+def gpu(request):
+    """A GPU on which the operators run their kernels, or a skip."""
+    from cuda_ops import cuda_runtime
+
+    status = 'PyTorch sees no GPU'
+    if torch.cuda.is_available():
+        status = cuda_runtime.status(0)
+    if status != cuda_runtime.IN_USE:
+        if request.config.getoption('--require-cuda'):
+            pytest.fail(f'--require-cuda: {status}')
+        pytest.skip(status)
+    return torch.device('cuda')
+
+
 @pytest.fixture(scope='session')
 def openmmlab(request):
     """mmdet, or a skip with the reason."""

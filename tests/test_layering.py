@@ -26,7 +26,7 @@ LAYERS = {
         'mmcv',
         'mmengine',
     },
-    'tools': {'mmlaplacian', 'mmcv', 'mmdet', 'mmengine', 'mmseg'},
+    'tools': {'cuda_ops', 'mmlaplacian', 'mmcv', 'mmdet', 'mmengine', 'mmseg'},
 }
 OURS = {
     *('cuda_ops', 'mmlaplacian', 'tools', 'tests'),
@@ -89,7 +89,7 @@ def modules_after(statement, blocked=()):
 
 def test_operators_load_torch_only():
     loaded = modules_after('import cuda_ops')
-    assert not {'mmengine', 'mmcv', 'mmdet', 'mmseg'} & loaded
+    assert not {'mmengine', 'mmcv', 'mmdet', 'mmseg', 'pycuda'} & loaded
 
 
 def test_models_load_no_detector():
@@ -143,6 +143,9 @@ def test_wheel_holds_two_packages_and_the_configs(wheel):
     assert 'mmlaplacian/.mim/model-index.yml' in carried
     assert any(n.endswith('metafile.yml') for n in carried)
     assert not any('__pycache__' in n for n in names)
+    # nvcc compiles them at their first use.
+    for path in (ROOT / 'cuda_ops/csrc/cuda').glob('*.cu*'):
+        assert path.relative_to(ROOT).as_posix() in names, path
 
 
 def test_installed_config_loads_from_any_directory(wheel, tmp_path):

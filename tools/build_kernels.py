@@ -1,0 +1,23 @@
+"""Compile the CUDA kernels ahead, for every GPU that they are tested for.
+
+Without this, nvcc compiles them at their first use. A wheel built afterwards
+carries them, and runs them where there is no nvcc.
+"""
+
+import sys
+
+from cuda_ops.cuda_build import ARCHITECTURES, BuildError, build_fatbins
+
+
+def main():
+    try:
+        files = build_fatbins()
+    except BuildError as error:
+        sys.exit(f'ERROR: {error}')
+    print('kernels for', ', '.join(f'sm_{a}' for a in ARCHITECTURES))
+    for path in files:
+        print(f'{path}: {path.stat().st_size / 1e6:.1f} MB')
+
+
+if __name__ == '__main__':
+    main()
