@@ -19,6 +19,7 @@ __all__ = [
 ]
 
 if find_spec('mmengine') is not None:
+    from . import operation_counts  # noqa: F401
     from .laplacianformer import ARCHS, LaplacianFormer
 else:
 
