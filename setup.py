@@ -59,6 +59,8 @@ def cpu_kernels() -> list[Extension]:
                 *('-std=c++17', '-O3', '-ffp-contract=fast'),
                 '-fvisibility=hidden',
                 '-g0',
+                # GCC's own headers of intrinsics.
+                '-Wno-maybe-uninitialized',
             ],
             define_macros=[
                 # The stable interface of PyTorch 2.10.

@@ -69,9 +69,9 @@ GROUPS = {
     },
 }
 SIDES = ((224, 224), (448, 448), (640, 640), (800, 1344))
-ROUNDS = 5
-#: A side by side is repeated until about so many seconds are spent on each.
-BUDGET_S = 3.0
+#: A comparison is repeated until the slowest took so many seconds.
+BUDGET_S = 6.0
+ROUNDS = 15
 
 
 def forward_only(model, images) -> Callable:
@@ -110,13 +110,17 @@ def measure(models, images, device, way, dtype) -> dict[str, dict]:
         runs[name] = (
             under_autocast(run, device) if dtype == 'bfloat16' else run
         )
-    results, rounds = {}, ROUNDS
-    for name, run in runs.items():
-        results[name] = dict(memory=peak_memory(run, device))
-        once = repeat(run, 1, device)
-        rounds = max(2, min(rounds, int(BUDGET_S / once)))
-        results[name]['times'] = []
-    for _ in range(rounds):
+    # Measuring memory warms up.
+    results = {
+        name: dict(memory=peak_memory(run, device), times=[])
+        for name, run in runs.items()
+    }
+    rounds = 0
+    while rounds < 2 or (
+        rounds < ROUNDS
+        and max(sum(row['times']) for row in results.values()) < BUDGET_S
+    ):
+        rounds += 1
         for name, run in runs.items():
             results[name]['times'].append(repeat(run, 1, device))
     for row in results.values():

@@ -48,6 +48,9 @@ std::atomic<const Variant*> chosen{variants().front()};
 constexpr int64_t kForwardTokens = 480;
 constexpr int64_t kBackwardTokens = 1024;
 
+// Bytes of a result that a cache may still hold when it is read.
+constexpr int64_t kLargestCache = 4 << 20;
+
 // The last two axes of a (..., rows, columns) tensor at any leading index.
 template <typename T>
 class Batch {
@@ -135,6 +138,8 @@ Tensor laplacian_kernel(Tensor x, Tensor y, double bandwidth) {
     const auto xs = reading<T>(x), ys = reading<T>(y);
     const auto outs = writing<T>(out);
     const auto kernel = chosen.load()->kernels<T>().forward;
+    const bool past_caches =
+        sizes.batch * sizes.n * sizes.m * int64_t(sizeof(T)) > kLargestCache;
     const int64_t parts = (sizes.n + kForwardTokens - 1) / kForwardTokens;
     torch::stable::parallel_for(
         0, sizes.batch * parts, 1, [&](int64_t begin, int64_t end) {
@@ -147,7 +152,7 @@ Tensor laplacian_kernel(Tensor x, Tensor y, double bandwidth) {
             values.data += first * values.row;
             kernel({tokens, ys[b], values,
                     std::min(kForwardTokens, sizes.n - first), sizes.m, sizes.d,
-                    bandwidth});
+                    bandwidth, past_caches});
           }
         });
   });

@@ -13,13 +13,15 @@ struct Matrix {
   int64_t column;
 };
 
-// One image and head: x (n, d), y (m, d), kernel (n, m).
+// One image and head: x (n, d), y (m, d), kernel (n, m). past_caches: the
+// whole result is too large for them.
 template <typename T>
 struct ForwardTask {
   Matrix<const T> x, y;
   Matrix<T> kernel;
   int64_t n, m, d;
   double bandwidth;
+  bool past_caches;
 };
 
 // As above for a range of n tokens; grad_y (m, d) is a partial sum, contiguous.

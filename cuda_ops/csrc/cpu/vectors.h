@@ -64,6 +64,21 @@ INLINE void store(Real* to, Vector<Real> value) {
   *reinterpret_cast<typename VectorOf<Real>::Unaligned*>(to) = value;
 }
 
+// The first `count` of a vector's numbers, then zeros.
+template <typename Real>
+INLINE Vector<Real> load_first(const Real* from, int64_t count) {
+  alignas(64) Real part[kLanes<Real>] = {};
+  for (int64_t i = 0; i < count; ++i) part[i] = from[i];
+  return load<Real>(part);
+}
+
+#if VECTOR_BYTES == 64
+template <>
+INLINE Vector<float> load_first<float>(const float* from, int64_t count) {
+  return (Vector<float>)_mm512_maskz_loadu_ps((1u << count) - 1, from);
+}
+#endif
+
 // |x - y|
 template <typename Real>
 INLINE Vector<Real> absolute_difference(Vector<Real> x, Vector<Real> y) {
@@ -103,38 +118,46 @@ INLINE Vector<Real> accumulate(Vector<Real> sum, Vector<Real> value) {
 #endif
 }
 
-// -1 / bandwidth, finite, so that a distance of 0 stays 0.
+// factor / bandwidth, finite, so that a distance of 0 stays 0.
 template <typename Real>
-Real scale_of(double bandwidth) {
-  return static_cast<Real>(std::max<double>(
-      -1 / bandwidth, std::numeric_limits<Real>::lowest()));
+Real scale_of(double factor, double bandwidth) {
+  const double limit = std::numeric_limits<Real>::max();
+  return static_cast<Real>(std::clamp(factor / bandwidth, -limit, limit));
 }
 
-// exp(a) for a <= 0 within 2 units in the last place; below the smallest
-// normal number 0; NaN stays NaN.
-INLINE Vector<float> exp_negative(Vector<float> a) {
-  constexpr float kSmallest = -87.33654f;
+// 2^u for u <= 0 within 2 units in the last place; values below the smallest
+// normal number are 0; NaN stays NaN.
+INLINE Vector<float> exp2_negative(Vector<float> u) {
+#if VECTOR_BYTES == 64
+  // max() returns its second operand where one is NaN.
+  u = (Vector<float>)_mm512_max_ps(_mm512_set1_ps(-200.f), (__m512)u);
+  auto n = (Vector<float>)_mm512_roundscale_ps((__m512)u, 0);
+  auto f = u - n;
+#else
   constexpr float kRound = 12582912.f;  // 1.5 * 2^23: adding it rounds
-  auto below = a < kSmallest;
-  a = below ? splat(kSmallest) : a;
-  auto shifted = a * 1.44269504f + kRound;
-  auto n = shifted - kRound;
-  auto r = a - n * 0.693359375f;
-  r = r + n * 2.12194440e-4f;
-  auto p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.f;
+  auto below = u < -126.f;
+  u = below ? splat(-126.f) : u;
+  auto shifted = u + kRound;
+  auto f = u - (shifted - kRound);
+#endif
+  auto p = f * 1.5461444e-4f + 1.3390867e-3f;
+  p = p * f + 9.618057e-3f;
+  p = p * f + 5.550357e-2f;
+  p = p * f + 2.4022651e-1f;
+  p = p * f + 6.9314718e-1f;
+  p = p * f + 1.f;
+#if VECTOR_BYTES == 64
+  return (Vector<float>)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
   auto power = ((Bits<float>)shifted << 23) + (127 << 23);
-  auto result = p * (Vector<float>)power;
-  return below ? splat(0.f) : result;
+  return below ? splat(0.f) : p * (Vector<float>)power;
+#endif
 }
 
-INLINE Vector<double> exp_negative(Vector<double> a) {
-  for (int lane = 0; lane < kLanes<double>; ++lane) a[lane] = std::exp(a[lane]);
-  return a;
+INLINE Vector<double> exp2_negative(Vector<double> u) {
+  for (int lane = 0; lane < kLanes<double>; ++lane)
+    u[lane] = std::exp2(u[lane]);
+  return u;
 }
 
 // Transposing a square of kLanes vectors, in place: first within blocks of 128
