@@ -1,12 +1,15 @@
 """Imports point down, and the wheel holds what it should."""
 
 import ast
+import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from cuda_ops import COMPILED
 
 ROOT = Path(__file__).resolve().parent.parent
 #: What each layer may import of this repository and of OpenMMLab, lowest
@@ -143,9 +146,55 @@ def test_wheel_holds_two_packages_and_the_configs(wheel):
     assert 'mmlaplacian/.mim/model-index.yml' in carried
     assert any(n.endswith('metafile.yml') for n in carried)
     assert not any('__pycache__' in n for n in names)
-    # nvcc compiles them at their first use.
-    for path in (ROOT / 'cuda_ops/csrc/cuda').glob('*.cu*'):
+    # nvcc compiles some at their first use; the others prove what the CPU
+    # library was built from.
+    for path in (ROOT / 'cuda_ops/csrc').rglob('*.*'):
         assert path.relative_to(ROOT).as_posix() in names, path
+
+
+def test_wheel_carries_the_compiled_kernels(wheel, tmp_path, pytestconfig):
+    if COMPILED.trouble and not pytestconfig.getoption('--require-compiled'):
+        pytest.skip(COMPILED.trouble)
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    result = subprocess.run(
+        [sys.executable, '-m', 'cuda_ops'],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert result.stdout.startswith('cpu: compiled, '), result.stderr
+
+
+BUILD = """
+import sys, runpy
+sys.argv = ['setup.py', 'build_ext', '--build-lib', 'lib', '--build-temp', 't']
+{}
+runpy.run_path('setup.py', run_name='__main__')
+"""
+
+
+@pytest.mark.parametrize(
+    'change, said',
+    [
+        ("sys.modules['torch'] = None", '--no-build-isolation'),
+        ("import os; os.environ.update(CC='none', CXX='none')", 'none'),
+    ],
+    ids=['no torch', 'no compiler'],
+)
+def test_a_build_without_its_tools_goes_on(change, said, tmp_path):
+    for name in ('setup.py', 'setup.cfg', 'README.md'):
+        shutil.copy(ROOT / name, tmp_path)
+    for name in ('cuda_ops', 'mmlaplacian'):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    result = subprocess.run(
+        [sys.executable, '-c', BUILD.format(change)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    assert said in result.stderr + result.stdout
+    assert not list((tmp_path / 'lib').rglob('*.so'))
 
 
 def test_installed_config_loads_from_any_directory(wheel, tmp_path):

@@ -1,6 +1,7 @@
 """Time the operators beside every general way to compute the same."""
 
 import argparse
+import ctypes
 import json
 import os
 import platform
@@ -64,6 +65,8 @@ def contenders(with_compile: bool) -> dict[str, Callable]:
         'dot': lambda x, y: torch.exp(x @ y.mT),
     }
     if with_compile:
+        # Each shape and grad mode is a build of its own, and few are kept.
+        torch._dynamo.reset()
         ways['torch.compile'] = torch.compile(broadcast_form, dynamic=False)
     try:
         import pykeops
@@ -122,9 +125,11 @@ def peak_memory(function, device) -> int | None:
         del result
         return torch.cuda.max_memory_allocated(device) - before
     try:
-        # Linux forgets the peak of resident memory on demand.
+        # What was freed goes back, and the peak of resident memory is
+        # forgotten: both on Linux only.
+        ctypes.CDLL(None).malloc_trim(0)
         Path('/proc/self/clear_refs').write_text('5')
-    except OSError:
+    except (AttributeError, OSError):
         return None
 
     def resident(key):

@@ -231,8 +231,15 @@ def main():
     )
     args = parser.parse_args()
     environment = Environment(args.venv.absolute())
+    sources = sorted((ROOT / 'cuda_ops' / 'csrc').rglob('*.*'))
     recipe = hashlib.sha256(
-        Path(__file__).read_bytes() + (ROOT / 'setup.cfg').read_bytes()
+        b''.join(
+            path.read_bytes()
+            for path in (
+                *(Path(__file__), ROOT / 'setup.cfg', ROOT / 'setup.py'),
+                *sources,
+            )
+        )
     ).hexdigest()
     text = environment.mark.read_text() if environment.mark.is_file() else ''
     torch = args.torch

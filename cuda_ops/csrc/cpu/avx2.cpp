@@ -12,7 +12,7 @@ BEGIN_TARGET("avx2,fma,f16c")
 #define VECTOR_BYTES 32
 #define BLOCK_ROWS 5
 #define BLOCK_VECTORS 2
-#define GRADIENT_VECTORS 4
+#define GRADIENT_VECTORS 1
 #define HAS_FMA 1
 #include "laplacian_kernel.h"
 #include "newton_schulz.h"

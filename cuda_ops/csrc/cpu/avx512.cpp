@@ -12,7 +12,7 @@ BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,prfchw")
 #define VECTOR_BYTES 64
 #define BLOCK_ROWS 7
 #define BLOCK_VECTORS 3
-#define GRADIENT_VECTORS 8
+#define GRADIENT_VECTORS 2
 #define HAS_FMA 1
 #include "laplacian_kernel.h"
 #include "newton_schulz.h"

@@ -269,95 +269,108 @@ inline double additions(int64_t count) {
   return static_cast<double>(rounds) * kSums * kLanes<float>;
 }
 
-// Both gradients of kVectors vectors of tokens. weight (m, tokens), x and
-// grad_x (d, tokens), grad_y (d, m_total, lanes).
-template <int kVectors, typename Real>
-void gradient_tile(const Real* weight, const Real* x, Matrix<const Real> y,
-                   int64_t m, int64_t d, bool first, Real* grad_x,
-                   Real* grad_y, int64_t m_total) {
-  constexpr int kTokens = kVectors * kLanes<Real>;
-  for (int64_t j = 0; j < d; ++j) {
-    Vector<Real> token[kVectors], sum[kVectors] = {};
+// Both gradients, of kTokens tokens and all landmarks. Here a vector holds
+// coordinates: rows are read and written where they are, and the sums over the
+// landmarks stay in registers. weight (kTokens, weight_row), y and grad_y
+// (m, d padded).
+template <int kTokens, int kVectors, typename T, typename Real>
+INLINE void gradient_block(const BackwardTask<T, Real>& task, int64_t first,
+                           int64_t column, const Real* weight,
+                           int64_t weight_row, const Real* y, Real* grad_y,
+                           int64_t stride) {
+  Vector<Real> token[kTokens][kVectors], sum[kTokens][kVectors] = {};
+#pragma GCC unroll 8
+  for (int i = 0; i < kTokens; ++i)
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
-      token[v] = load<Real>(x + j * kTokens + v * kLanes<Real>);
-      if (!first)
-        sum[v] = load<Real>(grad_x + j * kTokens + v * kLanes<Real>);
+      const int64_t at = column + v * kLanes<Real>;
+      token[i][v] = load_part<Real, T>(
+          task.x.data + (first + i) * task.x.row + at * task.x.column,
+          task.x.column, task.d - at);
     }
-    Real* landmark_sum = grad_y + j * m_total * kLanes<Real>;
-    for (int64_t i = 0; i < m; ++i) {
-      auto landmark = splat(y.data[i * y.row + j]);
-      auto total = load<Real>(landmark_sum + i * kLanes<Real>);
+  for (int64_t j = 0; j < task.m; ++j) {
+    Vector<Real> landmark[kVectors], total[kVectors];
+    const int64_t at = j * stride + column;
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      landmark[v] = load<Real>(y + at + v * kLanes<Real>);
+      total[v] = load<Real>(grad_y + at + v * kLanes<Real>);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < kTokens; ++i) {
+      const auto factor = splat(weight[i * weight_row + j]);
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
-        auto part = signed_weight<Real>(
-            load<Real>(weight + i * kTokens + v * kLanes<Real>), token[v],
-            landmark);
-        sum[v] = sum[v] + part;
-        total = accumulate<Real>(total, part);
+        const auto part =
+            signed_weight<Real>(factor, token[i][v], landmark[v]);
+        sum[i][v] = sum[i][v] + part;
+        total[v] = accumulate<Real>(total[v], part);
       }
-      store<Real>(landmark_sum + i * kLanes<Real>, total);
     }
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v)
-      store<Real>(grad_x + j * kTokens + v * kLanes<Real>, sum[v]);
+      store<Real>(grad_y + at + v * kLanes<Real>, total[v]);
   }
+#pragma GCC unroll 8
+  for (int i = 0; i < kTokens; ++i)
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      const int64_t at = column + v * kLanes<Real>;
+      store_part<Real, T>(
+          task.grad_x.data + (first + i) * task.grad_x.row +
+              at * task.grad_x.column,
+          task.grad_x.column, task.d - at, sum[i][v]);
+    }
+}
+
+template <int kTokens, typename T, typename Real>
+INLINE void gradient_rows(const BackwardTask<T, Real>& task, int64_t first,
+                          Real* weight, const Real* y, Real* grad_y,
+                          int64_t stride) {
+  const Real scale = scale_of<Real>(-1, task.bandwidth);
+  const int64_t weight_row = padded<Real>(task.m);
+  for (int i = 0; i < kTokens; ++i)
+    for (int64_t j = 0; j < task.m; j += kLanes<Real>) {
+      auto part = [&](const Matrix<const T>& from) INLINE_LAMBDA {
+        return load_part<Real, T>(
+            from.data + (first + i) * from.row + j * from.column, from.column,
+            task.m - j);
+      };
+      store<Real>(weight + i * weight_row + j,
+                  part(task.grad) * part(task.kernel) * scale);
+    }
+  int64_t column = 0;
+  if constexpr (kGradientVectors == 2)
+    for (; column + kLanes<Real> < task.d; column += 2 * kLanes<Real>)
+      gradient_block<kTokens, 2, T, Real>(
+          task, first, column, weight, weight_row, y, grad_y, stride);
+  for (; column < task.d; column += kLanes<Real>)
+    gradient_block<kTokens, 1, T, Real>(
+        task, first, column, weight, weight_row, y, grad_y, stride);
 }
 
 template <typename T, typename Real>
 void backward(const BackwardTask<T, Real>& task) {
-  constexpr int kVectors = kGradientVectors;
-  constexpr int kTokens = kVectors * kLanes<Real>;
-  std::unique_ptr<Real[]> memory;
-  auto y = rows_of<Real, T>(task.y, task.m, task.d, memory);
-  Buffer<Real> x_tile(padded<Real>(task.d) * kTokens);
-  Buffer<Real> grad_tile(padded<Real>(task.d) * kTokens);
-  Buffer<Real> weight(kLandmarks * kTokens);
-  Buffer<Real> grad_y(task.m * task.d * kLanes<Real>);
-  std::fill_n(static_cast<Real*>(grad_y), task.m * task.d * kLanes<Real>, 0);
-  const Real scale = scale_of<Real>(-1, task.bandwidth);
-  for (int64_t first = 0; first < task.n; first += kTokens) {
-    const int64_t count = std::min<int64_t>(kTokens, task.n - first);
-    const int64_t next = std::min<int64_t>(kTokens, task.n - first - count);
-    for (auto rows : {task.grad, task.kernel}) {
-      rows.data += (first + count) * rows.row;
-      prefetch<false>(rows, next, task.m);
-    }
-    fill_tile<kVectors, Real>(
-        x_tile, count, task.d, [&](int64_t row, int64_t column) INLINE_LAMBDA {
-          return load_part<Real, T>(
-              task.x.data + (first + row) * task.x.row +
-                  column * task.x.column,
-              task.x.column, task.d - column);
-        });
-    for (int64_t start = 0; start < task.m; start += kLandmarks) {
-      const int64_t m = std::min(kLandmarks, task.m - start);
-      fill_tile<kVectors, Real>(
-          weight, kTokens, m, [&](int64_t row, int64_t column) INLINE_LAMBDA {
-            if (row >= count) return Vector<Real>{};
-            auto part = [&](const Matrix<const T>& from) INLINE_LAMBDA {
-              return load_part<Real, T>(
-                  from.data + (first + row) * from.row +
-                      (start + column) * from.column,
-                  from.column, m - column);
-            };
-            return part(task.grad) * part(task.kernel) * scale;
-          });
-      gradient_tile<kVectors, Real>(
-          weight, x_tile, {y.data + start * y.row, y.row, 1}, m, task.d,
-          start == 0, grad_tile, grad_y + start * kLanes<Real>, task.m);
-    }
-    Matrix<T> to = task.grad_x;
-    to.data += first * to.row;
-    empty_tile<kVectors, Real, T>(grad_tile, to, count, task.d);
-  }
-  for (int64_t j = 0; j < task.d; ++j)
-    for (int64_t i = 0; i < task.m; ++i) {
-      Real total = 0;
-      for (int lane = 0; lane < kLanes<Real>; ++lane)
-        total += grad_y[(j * task.m + i) * kLanes<Real> + lane];
-      task.grad_y[i * task.d + j] = -total;
-    }
+  constexpr int kTokens = 4;
+  // An even number of vectors, for gradient_block's pairs.
+  const int64_t stride = (padded<Real>(task.d) / kLanes<Real> + 1) / 2 * 2 *
+                         kLanes<Real>;
+  Buffer<Real> y(task.m * stride), grad_y(task.m * stride);
+  Buffer<Real> weight(kTokens * padded<Real>(task.m));
+  std::fill_n(static_cast<Real*>(y), task.m * stride, Real(0));
+  std::fill_n(static_cast<Real*>(grad_y), task.m * stride, Real(0));
+  for (int64_t j = 0; j < task.m; ++j)
+    for (int64_t k = 0; k < task.d; ++k)
+      y[j * stride + k] = static_cast<Real>(
+          task.y.data[j * task.y.row + k * task.y.column]);
+  int64_t first = 0;
+  for (; first + kTokens <= task.n; first += kTokens)
+    gradient_rows<kTokens, T, Real>(task, first, weight, y, grad_y, stride);
+  for (; first < task.n; ++first)
+    gradient_rows<1, T, Real>(task, first, weight, y, grad_y, stride);
+  for (int64_t j = 0; j < task.m; ++j)
+    for (int64_t k = 0; k < task.d; ++k)
+      task.grad_y[j * task.d + k] = -grad_y[j * stride + k];
 }
 
 }  // namespace VARIANT

@@ -9,7 +9,7 @@
 #define VECTOR_BYTES 16
 #define BLOCK_ROWS 4
 #define BLOCK_VECTORS 2
-#define GRADIENT_VECTORS 4
+#define GRADIENT_VECTORS 1
 #include "laplacian_kernel.h"
 #include "newton_schulz.h"
 #include "variant_table.h"
