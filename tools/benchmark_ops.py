@@ -232,33 +232,46 @@ def machine(device) -> str:
 def markdown(results: dict) -> str:
     """Ratios first: how many times longer each rival takes."""
     lines = [f'{results["machine"]}; PyTorch {results["torch"]}', '']
-    for title, key in (('forward', 'forward_s'), ('training', 'step_s')):
+    for title, key in (
+        ('forward', 'forward_s'),
+        ('forward and backward', 'step_s'),
+    ):
         rows = results['kernel']
         names = [n for n in rows[0][key] if n != OURS]
+        extra = (
+            ['share of float adds', 'extra memory / result']
+            if key == 'forward_s'
+            else []
+        )
+        columns = ['threads', 'B*h, N, M, D', 'ours, ms', *names, *extra]
         lines += [
-            f'Times longer than ours, {title}'
-            f'{" (forward and backward)" if key == "step_s" else ""}:',
+            f'Times longer than ours, {title}:',
             '',
-            f'| threads | B*h, N, M, D | ours, ms | {" | ".join(names)} '
-            '| share of float adds | extra memory / output |',
-            '|' + '---|' * (len(names) + 5),
+            f'| {" | ".join(columns)} |',
+            '|' + '---|' * len(columns),
         ]
         for row in rows:
             ours = row[key][OURS]
             cells = [
-                f'{row[key][n] / ours:.2f}' if n in row[key] else 'too large'
-                for n in names
+                str(row['threads']),
+                ', '.join(map(str, row['shape'])),
+                f'{ours * 1e3:.3f}',
+                *(
+                    f'{row[key][n] / ours:.2f}'
+                    if n in row[key]
+                    else 'too large'
+                    for n in names
+                ),
             ]
-            share = memory = ''
-            if key == 'forward_s':
-                share = f'{row["share"]:.0%}' if 'share' in row else ''
-                if row['memory'] is not None:
-                    memory = f'{row["memory"] / row["output_bytes"]:.2f}'
-            lines.append(
-                f'| {row["threads"]} | {", ".join(map(str, row["shape"]))} '
-                f'| {ours * 1e3:.3f} | {" | ".join(cells)} | {share} '
-                f'| {memory} |'
-            )
+            if extra:
+                share, memory = row.get('share'), row['memory']
+                cells += [
+                    '' if share is None else f'{share:.0%}',
+                    ''
+                    if memory is None
+                    else f'{memory / row["output_bytes"]:.2f}',
+                ]
+            lines.append(f'| {" | ".join(cells)} |')
         lines.append('')
     names = list(results['inverse'][0]['forward_s'])
     lines += [

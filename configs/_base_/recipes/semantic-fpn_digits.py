@@ -31,15 +31,15 @@ model = dict(
         loss_decode=dict(loss_weight=0.4, **loss),
     ),
 )
-train_cfg = dict(max_epochs=36, val_interval=4)
+train_cfg = dict(max_epochs=24, val_interval=4)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=50),
     dict(
         type='CosineAnnealingLR',
         by_epoch=True,
         begin=0,
-        end=36,
-        T_max=36,
+        end=24,
+        T_max=24,
         eta_min_ratio=0.02,
         convert_to_iter_based=True,
     ),
