@@ -34,8 +34,7 @@ std::vector<const Variant*> variants() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
     found.push_back(&kAvx512);
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-      __builtin_cpu_supports("f16c"))
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
     found.push_back(&kAvx2);
 #endif
   found.push_back(&kPlain);

@@ -5,7 +5,7 @@
 
 #if defined(__x86_64__)
 #include "target.h"
-BEGIN_TARGET("avx2,fma,f16c")
+BEGIN_TARGET("avx2,fma")
 #define VARIANT avx2
 #define VARIANT_ROW kAvx2
 #define VARIANT_NAME "AVX2"

@@ -5,7 +5,7 @@
 
 #if defined(__x86_64__)
 #include "target.h"
-BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c,prfchw")
+BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,prfchw")
 #define VARIANT avx512
 #define VARIANT_ROW kAvx512
 #define VARIANT_NAME "AVX-512"
