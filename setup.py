@@ -67,6 +67,13 @@ def cpu_kernels() -> list[Extension]:
                 ('TORCH_TARGET_VERSION', '0x020a000000000000'),
                 ('MMLAPLACIAN_SOURCES', sources['sources_hash']()),
             ],
+            depends=[
+                'setup.py',
+                *(
+                    str(p.relative_to(ROOT))
+                    for p in (ROOT / 'cuda_ops/csrc/cpu').glob('*.h')
+                ),
+            ],
             language='c++',
             py_limited_api=True,
             # A failure is a warning, and the reference runs.

@@ -19,8 +19,8 @@ VARIANTS = ('AVX-512', 'AVX2', 'plain')
 
 OLDEST_TORCH = (2, 10)
 HOW_TO_BUILD = (
-    'build them with a C++ compiler and: '
-    'pip install --no-build-isolation --force-reinstall --no-deps .'
+    'build them, in a clone and with a C++ compiler, by '
+    'pip install --no-build-isolation --no-deps -e .'
 )
 
 
@@ -33,12 +33,15 @@ def find_trouble(path: Path | None) -> str | None:
     if path is None:
         return (
             'they were not built (an isolated build sees no PyTorch, and '
-            'without a C++ compiler there is nothing to build with)'
+            'they need GCC 12 or Clang)'
         )
     found = torch.__version__.split('.')
     if (int(found[0]), int(found[1])) < OLDEST_TORCH:
         return f'they need PyTorch 2.10 or newer, this is {torch.__version__}'
-    _, mark, after = path.read_bytes().partition(MARK)
+    try:
+        _, mark, after = path.read_bytes().partition(MARK)
+    except OSError as error:
+        return f'{path} cannot be read: {error}'
     if not mark:
         return f'{path} is not our library'
     if after[:16].decode(errors='replace') != sources_hash():
@@ -54,7 +57,7 @@ class CompiledKernels:
     """
 
     def __init__(self, folder: Path):
-        found = sorted(folder.glob('_C*.so'))
+        found = sorted(folder.glob('_C.*so'))
         self._library = None
         self.trouble = find_trouble(found[0] if found else None)
         if self.trouble:

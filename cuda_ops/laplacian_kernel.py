@@ -52,6 +52,18 @@ torch.library.register_autograd(
 )
 
 
+def _no_second_gradient(ctx, *grads):
+    raise NotImplementedError(
+        'laplacian_kernel: a gradient of its gradient is not implemented; '
+        'for second derivatives use the dense formula of cuda_ops/README.md'
+    )
+
+
+torch.library.register_autograd(
+    'mmlaplacian::laplacian_kernel_backward', _no_second_gradient
+)
+
+
 @register_flop_formula(torch.ops.mmlaplacian.laplacian_kernel)
 def flops(x_shape, y_shape, *args, out_shape=None, **kwargs) -> int:
     """A subtraction and an addition for each token, landmark and axis."""

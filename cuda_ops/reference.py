@@ -40,7 +40,7 @@ def laplacian_kernel_backward(
 
 def _signed_sum(weight: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """``sum_m weight[n, m] sign(x[n, d] - y[m, d])`` without N x M x D."""
-    if weight.numel() == 0:
+    if weight.numel() == 0 or x.shape[-1] == 0:
         return torch.zeros_like(x)
     batch = x.shape[:-2]
     weight, x, y = (t.reshape(-1, *t.shape[-2:]) for t in (weight, x, y))

@@ -98,7 +98,9 @@ struct Sizes {
   }
 };
 
-void check(const Tensor& x, const Tensor& y) {
+void check(const Tensor& x, const Tensor& y, double bandwidth) {
+  STD_TORCH_CHECK(bandwidth > 0,
+                  "mmlaplacian::laplacian_kernel: expected a positive bandwidth");
   const int64_t dim = x.dim();
   bool fits = dim >= 2 && y.dim() == dim && x.scalar_type() == y.scalar_type();
   for (int64_t i = 0; fits && i < dim; ++i)
@@ -107,6 +109,19 @@ void check(const Tensor& x, const Tensor& y) {
       fits,
       "mmlaplacian::laplacian_kernel: expected x (..., N, D) and y (..., M, D) "
       "of one dtype with the same leading axes and D");
+}
+
+// grad and kernel of the backward pass, whose other inputs are checked.
+void check_pairs(const Tensor& pairs, const Tensor& x, const Tensor& y) {
+  const int64_t dim = x.dim();
+  bool fits = pairs.dim() == dim && pairs.scalar_type() == x.scalar_type() &&
+              pairs.size(dim - 1) == y.size(dim - 2);
+  for (int64_t i = 0; fits && i < dim - 1; ++i)
+    fits = pairs.size(i) == x.size(i);
+  STD_TORCH_CHECK(
+      fits,
+      "mmlaplacian::laplacian_kernel_backward: expected grad and kernel "
+      "(..., N, M) of x's dtype");
 }
 
 // Calls run(T()) with the C++ type of a tensor's numbers.
@@ -125,7 +140,7 @@ void with_type(const Tensor& tensor, const Run& run) {
 }
 
 Tensor laplacian_kernel(Tensor x, Tensor y, double bandwidth) {
-  check(x, y);
+  check(x, y, bandwidth);
   const Sizes sizes(x, y);
   std::vector<int64_t> shape;
   for (int64_t i = 0; i < x.dim() - 1; ++i) shape.push_back(x.size(i));
@@ -160,7 +175,9 @@ Tensor laplacian_kernel(Tensor x, Tensor y, double bandwidth) {
 
 std::tuple<Tensor, Tensor> laplacian_kernel_backward(
     Tensor grad, Tensor x, Tensor y, Tensor kernel, double bandwidth) {
-  check(x, y);
+  check(x, y, bandwidth);
+  check_pairs(grad, x, y);
+  check_pairs(kernel, x, y);
   const Sizes sizes(x, y);
   std::vector<int64_t> x_shape, y_shape;
   for (int64_t i = 0; i < x.dim(); ++i) {

@@ -224,13 +224,15 @@ def pool_tokens(x: Tensor, hw: tuple[int, int], grid: int) -> Tensor:
         float64.
     """
     height, width = hw
+    batch, channels = x.shape[0], x.shape[-1]
     x = x.to(accumulate_dtype(x.dtype)).unflatten(1, (height, width))
     rows, columns = (_averages(size, grid, x) for size in (height, width))
-    batch = len(x) * height
-    x = torch.bmm(columns.expand(batch, *columns.shape), x.flatten(0, 1))
-    x = x.reshape(-1, height, columns.shape[0] * x.shape[-1])
-    x = torch.bmm(rows.expand(len(x), *rows.shape), x)
-    return x.reshape(len(x), len(rows) * len(columns), -1)
+    x = torch.bmm(
+        columns.expand(batch * height, *columns.shape), x.flatten(0, 1)
+    )
+    x = x.reshape(batch, height, columns.shape[0] * channels)
+    x = torch.bmm(rows.expand(batch, *rows.shape), x)
+    return x.reshape(batch, rows.shape[0] * columns.shape[0], channels)
 
 
 def _averages(size: int, grid: int, like: Tensor) -> Tensor:

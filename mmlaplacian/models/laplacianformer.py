@@ -78,10 +78,11 @@ class PatchEmbed(nn.Module):
 
 
 class Mlp(nn.Sequential):
-    """Layers that treat each token alone; (B, N, C).
+    """Layers that treat each token alone; (..., C).
 
     On a CPU, a hidden layer that no cache holds is made part by part: writing
-    and reading it takes as long as computing it.
+    and reading it takes as long as computing it. Hooks on the layers are then
+    called once for each part.
     """
 
     #: Numbers of a hidden layer, and of its parts; 32 MB and 2 MB in float32.
@@ -90,14 +91,15 @@ class Mlp(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self[0].out_features
+        # Whoever traces must not see a size compared.
         if (
             x.device.type != 'cpu'
-            or x.numel() // x.shape[-1] * hidden <= self.MOST_HIDDEN
             or torch.compiler.is_compiling()
             or torch.jit.is_tracing()
+            or x.numel() // x.shape[-1] * hidden <= self.MOST_HIDDEN
         ):
             return super().forward(x)
-        parts = x.flatten(0, 1).split(max(self.PART // hidden, 1))
+        parts = x.reshape(-1, x.shape[-1]).split(max(self.PART // hidden, 1))
         return torch.cat([super(Mlp, self).forward(p) for p in parts]).view(
             x.shape
         )

@@ -47,6 +47,21 @@ def test_exported_backbone_has_standard_operators_only():
     )
 
 
+def test_batch_size_is_not_baked_in():
+    model = LaplacianFormer('nano').eval()
+    images, other = torch.randn(2, 3, 64, 96), torch.randn(5, 3, 64, 96)
+    batch = torch.export.Dim('batch')
+    program = torch.export.export(
+        model, (images,), dynamic_shapes=({0: batch},)
+    )
+    traced = torch.jit.trace(model, images)
+    for again in (program.module(), traced):
+        torch.testing.assert_close(
+            again(other), model(other), rtol=1e-4, atol=1e-5
+        )
+    assert model(images[:0])[0].shape == (0, 16, 16, 24)
+
+
 def test_mmengine_counts_our_operators():
     model = LaplacianFormer('nano').eval()
     images = torch.randn(IMAGES)
@@ -70,3 +85,4 @@ def test_the_parts_of_a_hidden_layer_give_the_whole():
     torch.testing.assert_close(parts, whole)
     parts.sum().backward()
     torch.testing.assert_close((x.grad, layer[0].weight.grad), expected)
+    torch.testing.assert_close(layer(x[0]), whole[0])

@@ -162,6 +162,31 @@ def test_mismatched_tensors_of_a_direct_call(variant):
         )
 
 
+@pytest.mark.parametrize(
+    'grad, kernel',
+    [
+        (torch.ones(9, 4), torch.ones(2, 4)),
+        (torch.ones(9, 3), torch.ones(9, 4)),
+        (torch.ones(9, 4), torch.ones(9, 4).half()),
+        (torch.ones(()), torch.ones(9, 4)),
+    ],
+    ids=['kernel rows', 'grad columns', 'dtypes', 'no axes'],
+)
+def test_mismatched_pairs_of_a_direct_call(variant, grad, kernel):
+    with pytest.raises(RuntimeError, match='expected grad and kernel'):
+        torch.ops.mmlaplacian.laplacian_kernel_backward(
+            grad, torch.ones(9, 3), torch.ones(4, 3), kernel, 4.0
+        )
+
+
+def test_large_results_go_past_the_caches_unchanged(variant):
+    # More than 4 MB, rows that end within a cache line, and an odd count.
+    x, y, _ = inputs((2,), 11001, 49, 5, torch.float32)
+    whole = laplacian_kernel(x, y)
+    parts = [laplacian_kernel(part, y) for part in x.split(1000, 1)]
+    assert torch.equal(whole, torch.cat(parts, 1))
+
+
 def test_an_unknown_variant(variant):
     with pytest.raises(ValueError, match="got 'SSE9'"):
         COMPILED.use_variant('SSE9')
@@ -176,6 +201,10 @@ def test_libraries_that_are_refused(tmp_path, monkeypatch):
     assert 'other sources' in CompiledKernels(tmp_path).trouble
     monkeypatch.setattr(torch, '__version__', '2.9.1+cpu')
     assert 'PyTorch 2.10' in find_trouble(library)
+    monkeypatch.undo()
+    library.unlink()
+    library.symlink_to(tmp_path / 'gone')
+    assert 'cannot be read' in CompiledKernels(tmp_path).trouble
 
 
 def package_copy(target):

@@ -93,6 +93,22 @@ def test_empty(shapes):
     assert x.grad.shape == x.shape and not x.grad.any()
 
 
+def test_vectors_without_coordinates():
+    x, y = torch.ones(2, 0), torch.ones(3, 0)
+    kernel = laplacian_kernel(x, y)
+    assert torch.equal(kernel, torch.ones(2, 3))
+    parts = reference.laplacian_kernel_backward(kernel, x, y, kernel, 4.0)
+    assert [part.shape for part in parts] == [(2, 0), (3, 0)]
+
+
+def test_no_silent_second_gradient():
+    x = torch.randn(2, 3, requires_grad=True)
+    value = laplacian_kernel(x, torch.randn(4, 3)).sum()
+    (grad,) = torch.autograd.grad(value, x, create_graph=True)
+    with pytest.raises(NotImplementedError, match='second derivatives'):
+        grad.sum().backward()
+
+
 def test_far_pairs_underflow_to_zero():
     x = torch.tensor([[1e4]], requires_grad=True)
     out = laplacian_kernel(x, -x.detach())

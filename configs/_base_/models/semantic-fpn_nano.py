@@ -1,5 +1,4 @@
-# Semantic FPN in small, with the FPN of mask-rcnn_fpn_nano.py: it can start
-# from there.
+# Semantic FPN in small.
 _base_ = './semantic-fpn.py'
 model = dict(
     backbone=dict(arch='nano', drop_path_rate=0.0),

@@ -247,6 +247,10 @@ void forward(const ForwardTask<T>& task) {
     forward_tile<1, T, Real>(
         task, y, first, std::min<int64_t>(kLanes<Real>, task.n - first),
         x_tile, out_tile, row_tile);
+#if VECTOR_BYTES == 64
+  // Stores past the caches are seen by other threads only after this.
+  if (task.past_caches) _mm_sfence();
+#endif
 }
 
 // Adds floats in registers, about `count` of them, and returns how many: the

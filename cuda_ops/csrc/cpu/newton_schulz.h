@@ -8,6 +8,12 @@ namespace VARIANT {
 
 using mmlaplacian::InverseTask;
 
+// The larger one; NaN stays, so that it is seen in the result.
+template <typename Real>
+INLINE Real larger(Real most, Real value) {
+  return value > most || value != value ? value : most;
+}
+
 // c (m, m) = a b, rows `stride` apart, padded columns included.
 template <int kRows, typename Real>
 INLINE void product_rows(const Real* a, const Real* b, Real* c, int64_t m,
@@ -65,8 +71,7 @@ void inverse(const InverseTask<T>& task) {
       p[i * stride + j] = value;
       total += std::abs(value);
     }
-    // NaN must win, so that it is seen in the result.
-    if (!(total <= largest)) largest = total;
+    largest = larger(largest, total);
   }
   for (int64_t i = 0; i < m; ++i) {
     if (task.from_identity) x[i * stride + i] = 1 / largest;
@@ -89,7 +94,7 @@ void inverse(const InverseTask<T>& task) {
         // The factor 2I - P X = I + R.
         y[i * stride + j] = i == j ? value + 1 : value;
       }
-      if (!(total <= residual)) residual = total;
+      residual = larger(residual, total);
     }
     product<kBlockRows, Real>(now, y, then, m, m, stride);
     std::swap(now, then);

@@ -85,7 +85,7 @@ INLINE Vector<Real> absolute_difference(Vector<Real> x, Vector<Real> y) {
   return (Vector<Real>)((Bits<Real>)(x - y) & ~VectorOf<Real>::kSign);
 }
 
-// weight * sign(x - y), with sign(0) = 0
+// weight * sign(x - y), with sign(0) = 0 whatever the weight is
 template <typename Real>
 INLINE Vector<Real> signed_weight(
     Vector<Real> weight, Vector<Real> x, Vector<Real> y) {
@@ -126,7 +126,7 @@ Real scale_of(double factor, double bandwidth) {
 }
 
 // 2^u for u <= 0 within 2 units in the last place; values below the smallest
-// normal number are 0; NaN stays NaN.
+// normal number may be 0; NaN stays NaN.
 INLINE Vector<float> exp2_negative(Vector<float> u) {
 #if VECTOR_BYTES == 64
   // max() returns its second operand where one is NaN.
