@@ -94,6 +94,24 @@ def training_step(model, images) -> Callable:
     return run
 
 
+#: Title, maker of a run, and dtype, by name.
+WAYS = {
+    'forward': ('forward', forward_only, 'float32'),
+    'training': ('forward and backward', training_step, 'float32'),
+    'bfloat16': ('forward', forward_only, 'bfloat16'),
+}
+
+
+def side(text: str) -> tuple[int, int]:
+    """``'800x1344'`` as (800, 1344)."""
+    height, _, width = text.partition('x')
+    if not (height.isdigit() and width.isdigit() and int(height) * int(width)):
+        raise argparse.ArgumentTypeError(
+            f'expected HEIGHTxWIDTH such as 800x1344, got {text!r}'
+        )
+    return int(height), int(width)
+
+
 def under_autocast(run, device) -> Callable:
     def autocast():
         with torch.autocast(device.type, torch.bfloat16):
@@ -193,13 +211,12 @@ def main():
     parser.add_argument(
         '--sides',
         nargs='+',
+        type=side,
+        default=SIDES,
         metavar='HEIGHTxWIDTH',
         help='image sizes; default: 224x224 to 800x1344',
     )
-    parser.add_argument(
-        '--what', nargs='+', choices=('forward', 'training', 'bfloat16'),
-        default=['forward', 'training', 'bfloat16'],
-    )  # fmt: skip
+    parser.add_argument('--what', nargs='+', choices=WAYS, default=list(WAYS))
     parser.add_argument('--json', type=Path, help='write the figures there')
     parser.add_argument('--markdown', type=Path, help='write the table there')
     parser.add_argument(
@@ -209,16 +226,8 @@ def main():
     device = torch.device(args.device)
     if device.type == 'cuda' and not torch.cuda.is_available():
         sys.exit('benchmark_backbone.py: PyTorch sees no GPU')
-    sides = SIDES
-    if args.sides:
-        sides = [tuple(map(int, side.split('x'))) for side in args.sides]
     everything = torch.get_num_threads()
     threads = args.threads or sorted({1, everything})
-    ways = {
-        'forward': ('forward', forward_only, 'float32'),
-        'training': ('forward and backward', training_step, 'float32'),
-        'bfloat16': ('forward', forward_only, 'bfloat16'),
-    }
     torch.manual_seed(0)
     rows = []
     start = time.time()
@@ -227,10 +236,10 @@ def main():
             name: build().to(device) for name, build in GROUPS[group].items()
         }
         for name in args.what:
-            what, way, dtype = ways[name]
+            what, way, dtype = WAYS[name]
             for count in threads:
                 torch.set_num_threads(count)
-                for height, width in sides:
+                for height, width in args.sides:
                     images = torch.randn(1, 3, height, width, device=device)
                     found = measure(models, images, device, way, dtype)
                     base = next(iter(found.values()))['seconds']

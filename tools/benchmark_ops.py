@@ -21,8 +21,8 @@ from cuda_ops import (
     reference,
 )
 
-#: (B * h, N, M, D): stage 1 of nano and tiny at 224, stage 1 of nano at
-#: 800 x 1344, two images of stage 3 there, stage 2 of eight images at 224.
+#: (B * h, N, M, D): tokens of stage 1 at 224 x 224 (twice) and 800 x 1333, of
+#: stage 3 there, of stage 2 at 224 x 224; D = 64 as in tiny to huge.
 SHAPES = [
     (2, 3136, 49, 32),
     (1, 3136, 49, 64),

@@ -522,7 +522,7 @@ class LaplacianAttention(nn.Module):
 def _to_map(x: Tensor, hw) -> Tensor:
     """(B, N, C) tokens to a (B, C, H, W) map in channels-last memory.
 
-    Convolutions read that ten times faster than a slice of a projection.
+    Convolutions read a slice of a projection by a far slower path.
     """
     x = x.transpose(1, 2).unflatten(-1, tuple(hw))
     return x.contiguous(memory_format=torch.channels_last)

@@ -49,6 +49,18 @@ def test_peak_memory_sees_what_is_allocated(benchmark_ops):
     assert peak is None or 0.9 * 2**26 < peak < 1.5 * 2**26
 
 
+def test_a_side_that_is_none(openmmlab):
+    result = subprocess.run(
+        [sys.executable, TOOLS / 'benchmark_backbone.py', '--sides', '224'],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 2
+    assert "--sides: expected HEIGHTxWIDTH such as 800x1344, got '224'" in (
+        result.stderr
+    )
+
+
 def test_backbone_tool(tmp_path, openmmlab):
     names = ('f.json', 'f.md', 'f.png')
     result = subprocess.run(

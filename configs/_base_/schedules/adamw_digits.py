@@ -1,4 +1,4 @@
-# About eight minutes of nano on two cores.
+# About ten minutes of nano on two cores.
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=5, val_interval=3)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
