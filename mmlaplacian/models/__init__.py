@@ -8,9 +8,11 @@ from .laplacian_attention import (
     nystrom_attention,
     whitened_product,
 )
+from .other_attentions import OTHER_ATTENTIONS
 
 __all__ = [
     'ARCHS',
+    'OTHER_ATTENTIONS',
     'LaplacianAttention',
     'LaplacianFormer',
     'dense_attention',

@@ -8,11 +8,12 @@ import math
 from contextlib import nullcontext
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cuda_ops import KERNELS, SOLVERS, accumulate_dtype
 from cuda_ops.newton_schulz import default_num_iters
+
+from .other_attentions import OTHER_ATTENTIONS
 
 WHITENINGS = ('diagonal', 'none', 'row')
 CENTERINGS = ('both', 'column')
@@ -270,9 +271,11 @@ class LaplacianAttention(nn.Module):
     Args:
         dim: Channels C, a multiple of ``num_heads``.
         num_heads: Heads h; D = C / h.
-        kernel: A name in ``cuda_ops.KERNELS``, or ``'softmax'`` for plain
-            scaled-dot-product attention (quadratic; the switches below then
-            do nothing). Default: ``'laplacian'``.
+        kernel: A name in ``cuda_ops.KERNELS``, or in ``OTHER_ATTENTIONS``:
+            ``'softmax'``, ``'inline'`` and ``'rala'`` take the place of
+            kernel, landmarks and whitening, and the switches for these then
+            do nothing; ``'rala'`` adds one projection, its gate.
+            Default: ``'laplacian'``.
         bandwidth: Positive; None for the kernel's default. Default: None.
         approximation: ``'nystrom'``, or ``'exact'`` for the dense kernel
             matrix (quadratic). Default: ``'nystrom'``.
@@ -312,7 +315,7 @@ class LaplacianAttention(nn.Module):
         qkv_bias: bool = True,
     ):
         super().__init__()
-        _check_choice('kernel', kernel, [*KERNELS, 'softmax'])
+        _check_choice('kernel', kernel, [*KERNELS, *OTHER_ATTENTIONS])
         _check_choice('approximation', approximation, APPROXIMATIONS)
         _check_choice('landmark_source', landmark_source, LANDMARK_SOURCES)
         _check_choice('landmark_pool', landmark_pool, LANDMARK_POOLS)
@@ -335,8 +338,9 @@ class LaplacianAttention(nn.Module):
                     f'LaplacianAttention: {name} must be positive and finite, '
                     f'got {value}'
                 )
+        other = OTHER_ATTENTIONS.get(kernel)
         if bandwidth is not None and (
-            kernel == 'softmax' or KERNELS[kernel].bandwidth is None
+            other or KERNELS[kernel].bandwidth is None
         ):
             raise ValueError(
                 f'LaplacianAttention: kernel {kernel!r} has no bandwidth, '
@@ -364,7 +368,7 @@ class LaplacianAttention(nn.Module):
         #: D^(-1/4), that q and k are multiplied by. A bandwidth is divided by
         #: it instead, which gives the same kernel without two copies.
         self.input_scale = (dim // num_heads) ** -0.25
-        if kernel != 'softmax' and KERNELS[kernel].bandwidth is not None:
+        if not other and KERNELS[kernel].bandwidth is not None:
             bandwidth = (bandwidth or KERNELS[kernel].bandwidth) / (
                 self.input_scale
             )
@@ -376,7 +380,9 @@ class LaplacianAttention(nn.Module):
             centering=centering,
         )
         self.solver_cfg = dict(solver=solver, num_iters=num_iters, ridge=ridge)
-        self.qkv = nn.Linear(dim, (2 if share_qk else 3) * dim, bias=qkv_bias)
+        self.other = other
+        self.num_parts = (2 if share_qk else 3) + bool(other and other.gated)
+        self.qkv = nn.Linear(dim, self.num_parts * dim, bias=qkv_bias)
         self.local_conv = (
             nn.Conv2d(
                 dim,
@@ -388,7 +394,7 @@ class LaplacianAttention(nn.Module):
             if local_kernel_size
             else None
         )
-        uses_landmarks = kernel != 'softmax' and approximation == 'nystrom'
+        uses_landmarks = not other and approximation == 'nystrom'
         self.landmark_conv = (
             nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
             if uses_landmarks and landmark_pool == 'dwconv'
@@ -415,24 +421,26 @@ class LaplacianAttention(nn.Module):
                 'LaplacianAttention: x must hold H * W tokens, '
                 f'got {num_tokens} tokens and hw={tuple(hw)}'
             )
-        parts = self.qkv(x).chunk(2 if self.share_qk else 3, dim=-1)
+        parts = list(self.qkv(x).chunk(self.num_parts, dim=-1))
+        gate = parts.pop() if self.other and self.other.gated else None
         q, k, v = parts[0], parts[-2], parts[-1]
         out = self._mix(q, k, v, hw).to(v.dtype).transpose(1, 2)
         if self.local_conv is not None:
             local = _to_tokens(self.local_conv(_to_map(v, hw)))
             # Its memory is in the order of the tokens: the sum's is too.
             out = local.unflatten(-1, out.shape[-2:]) + out
-        return self.proj(out.flatten(2))
+        out = out.flatten(2)
+        return self.proj(out if gate is None else out * gate)
 
     def _mix(self, q: Tensor, k: Tensor, v: Tensor, hw) -> Tensor:
         """Attention alone: (B, N, C) each, to (B, h, N, D)."""
         exact = self._is_exact(hw)
-        if self.kernel != 'softmax' and not exact:
+        if not self.other and not exact:
             source = self._landmark_source(q, k, hw)
         with _full_precision(v.device.type):
             q, k, v = (self._heads(t) for t in (q, k, v))
-            if self.kernel == 'softmax':
-                return F.scaled_dot_product_attention(q, k, v)
+            if self.other:
+                return self.other.function(q, k, v)
             if self.input_scale != 1:
                 q, k = q * self.input_scale, k * self.input_scale
             if exact:
@@ -487,8 +495,9 @@ class LaplacianAttention(nn.Module):
         dim, heads = self.dim, self.num_heads
         rows, columns = (min(self.landmark_grid, side) for side in hw)
         m = rows * columns
-        if self.kernel == 'softmax':
-            return dict(products=2 * n * n * dim)
+        if self.other:
+            width = dim // heads if self.other.linear else n
+            return dict(products=2 * n * width * dim)
         if self._is_exact(hw):
             return dict(products=n * n * dim, distance=n * n * dim)
         whitened = self.kernel_cfg['whitening'] == 'diagonal'
@@ -504,8 +513,8 @@ class LaplacianAttention(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        if self.kernel == 'softmax':
-            return f'num_heads={self.num_heads}, kernel=softmax'
+        if self.other:
+            return f'num_heads={self.num_heads}, kernel={self.kernel}'
         return ', '.join(
             f'{name}={value}'
             for name, value in dict(
