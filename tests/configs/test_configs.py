@@ -26,6 +26,12 @@ TASKS = {
     'semantic_fpn': 'semantic-fpn_{}_8xb4-40k_ade20k-512x512.py',
     'upernet': 'upernet_{}_8xb2-160k_ade20k-512x512.py',
 }
+#: Longer schedules: the five sizes.
+LONG_TASKS = {
+    'mask_rcnn': 'mask-rcnn_{}_fpn_ms-crop-3x_coco.py',
+    'retinanet': 'retinanet_{}_fpn_ms-crop-3x_coco.py',
+    'cascade_mask_rcnn': 'cascade-mask-rcnn_{}_fpn_ms-crop-3x_coco.py',
+}
 BASELINES = ('pvt-tiny', 'pvt-small', 'soft-like-tiny')
 #: Drop path of the recipes, by size.
 DROP_PATH = dict(tiny=0.1, small=0.1, medium=0.2, large=0.3, huge=0.3)
@@ -38,10 +44,14 @@ def leaf_id(path):
     return path.stem
 
 
-@pytest.mark.parametrize('task', TASKS)
+@pytest.mark.parametrize('task', TASKS | LONG_TASKS)
 def test_every_task_has_every_size_and_baseline(task):
     backbones = [f'laplacianformer-{size}' for size in SIZES]
-    expected = {TASKS[task].format(b) for b in (*backbones, *BASELINES)}
+    expected = set()
+    if task in TASKS:
+        expected |= {TASKS[task].format(b) for b in (*backbones, *BASELINES)}
+    if task in LONG_TASKS:
+        expected |= {LONG_TASKS[task].format(b) for b in backbones}
     assert {path.name for path in (CONFIGS / task).glob('*.py')} == expected
 
 
@@ -133,6 +143,28 @@ def test_coco_schedule(task):
     assert config.auto_scale_lr.base_batch_size == 16
     assert config.train_dataloader.batch_size == 2
     assert config.model.neck.num_outs == 5
+
+
+@pytest.mark.parametrize('task', LONG_TASKS)
+def test_3x_schedule(task):
+    """As PVTv2 and Swin publish it; the rest is as in 1x."""
+    name = LONG_TASKS[task].format('laplacianformer-tiny')
+    config = Config.fromfile(CONFIGS / task / name)
+    assert config.train_cfg.max_epochs == 36
+    assert config.param_scheduler[1].milestones == [27, 33]
+    assert config.param_scheduler[1].end == 36
+    assert config.optim_wrapper.optimizer == dict(
+        type='AdamW', lr=1e-4, weight_decay=0.05
+    )
+    if task in TASKS:
+        short = Config.fromfile(
+            CONFIGS / task / TASKS[task].format('laplacianformer-tiny')
+        )
+        for key in ('model', 'val_dataloader', 'val_evaluator', 'train_cfg'):
+            ours, theirs = config[key].to_dict(), short[key].to_dict()
+            if key == 'train_cfg':
+                ours.pop('max_epochs'), theirs.pop('max_epochs')
+            assert ours == theirs, key
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from mmengine.structures import InstanceData
 
 from mmlaplacian.apis import keep_roi_align_contiguous
 
-DIGITS = Path(__file__).resolve().parents[2] / 'configs/digits'
+CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
+DIGITS = CONFIGS / 'digits'
 SIDE = 64
 
 
@@ -25,14 +26,40 @@ def build(name):
     return model
 
 
+def cascade():
+    """Cascade Mask R-CNN of the 3x configs, on nano."""
+    from mmdet.registry import MODELS
+
+    from mmlaplacian.apis import plain_batch_norm
+
+    config = Config.fromfile(
+        CONFIGS / 'cascade_mask_rcnn/'
+        'cascade-mask-rcnn_laplacianformer-tiny_fpn_ms-crop-3x_coco.py'
+    )
+    config.merge_from_dict(
+        {
+            'model.backbone.arch': 'nano',
+            'model.backbone.init_cfg': None,
+            'model.neck.in_channels': [16, 32, 64, 128],
+        }
+    )
+    plain_batch_norm(config)
+    init_default_scope(config.default_scope)
+    model = MODELS.build(config.model)
+    model.init_weights()
+    return model
+
+
 @pytest.fixture
 def detector(openmmlab):
     """Mask R-CNN."""
     return build('mask-rcnn_laplacianformer-nano_fpn_digits')
 
 
-@pytest.fixture(params=['mask-rcnn', 'retinanet'])
+@pytest.fixture(params=['mask-rcnn', 'retinanet', 'cascade'])
 def any_detector(request, openmmlab):
+    if request.param == 'cascade':
+        return cascade()
     return build(f'{request.param}_laplacianformer-nano_fpn_digits')
 
 

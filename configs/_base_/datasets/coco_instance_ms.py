@@ -1,0 +1,10 @@
+# COCO 2017 in many sizes; tested like coco_instance.py.
+_base_ = ['./coco_instance.py', './multi_scale.py']
+train_pipeline = [
+    dict(type='LoadImageFromFile', backend_args=None),
+    dict(type='LoadAnnotations', with_bbox=True, with_mask=True),
+    dict(type='RandomFlip', prob=0.5),
+    {{_base_.multi_scale}},
+    dict(type='PackDetInputs'),
+]
+train_dataloader = dict(dataset=dict(pipeline=train_pipeline))

@@ -1,0 +1,8 @@
+# Cascade Mask R-CNN, COCO 3x in many sizes.
+_base_ = [
+    '../models/cascade-mask-rcnn_fpn.py',
+    '../datasets/coco_instance_ms.py',
+    '../schedules/adamw_3x.py',
+    '../det_runtime.py',
+]
+model = dict(backbone=dict(init_cfg=dict(type='Pretrained')))

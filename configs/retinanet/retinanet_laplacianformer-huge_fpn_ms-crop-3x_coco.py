@@ -1,0 +1,3 @@
+_base_ = '../_base_/recipes/retinanet_fpn_ms-crop-3x_coco.py'
+init_cfg = dict(checkpoint='checkpoints/laplacianformer-huge_in1k.pth')
+model = dict(backbone=dict(arch='huge', drop_path_rate=0.3, init_cfg=init_cfg))
