@@ -2,10 +2,11 @@
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mmlaplacian.check_env import check_or_exit
@@ -161,7 +162,11 @@ def draw(rows: list[dict], path: Path) -> None:
             line = [row for row in rows if row['name'] == name]
             axis.plot(
                 [row['height'] * row['width'] / 1e6 for row in line],
-                [row[key] / unit for row in line],
+                # No memory is measured where the system does not tell.
+                [
+                    math.nan if row[key] is None else row[key] / unit
+                    for row in line
+                ],
                 marker='o',
                 label=name,
                 linewidth=2.2 if name.startswith('Laplacian') else 1.2,
@@ -175,54 +180,65 @@ def draw(rows: list[dict], path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
+def tables(rows: list[dict]) -> Iterator[list[dict]]:
+    """The rows of each table: one group of backbones and one way."""
+    keys = dict.fromkeys(
+        (row['group'], row['what'], row['dtype']) for row in rows
+    )
+    for key in keys:
+        yield [
+            row
+            for row in rows
+            if (row['group'], row['what'], row['dtype']) == key
+        ]
+
+
 def markdown(results: dict) -> str:
-    """Ratios first."""
-    lines = [f'{results["machine"]}; PyTorch {results["torch"]}; batch 1', '']
-    lines += [
-        '| threads | what | image | backbone | parameters, M '
-        '| times longer than LaplacianFormer | ms | peak memory, MB |',
-        '|---|---|---|---|---|---|---|---|',
-    ]
-    for row in results['rows']:
-        what = row['what']
-        if row['dtype'] != 'float32':
-            what += f', {row["dtype"]} autocast'
-        memory = '' if row['memory'] is None else f'{row["memory"] / 1e6:.0f}'
-        lines.append(
-            f'| {row["threads"]} | {what} | {row["height"]} x {row["width"]} '
-            f'| {row["name"]} | {row["parameters"] / 1e6:.1f} '
-            f'| {row["ratio"]:.2f} | {row["seconds"] * 1e3:.0f} | {memory} |'
+    """Tables of one group and way each: ratios to ours, and memory."""
+    lines = [f'{results["machine"]}; PyTorch {results["torch"]}; batch 1']
+    for rows in tables(results['rows']):
+        names = list(dict.fromkeys(row['name'] for row in rows))
+        sizes = {row['name']: row['parameters'] for row in rows}
+        way = rows[0]['what'].capitalize()
+        if rows[0]['dtype'] != 'float32':
+            way += f' under {rows[0]["dtype"]} autocast'
+        own, *peers = (f'{name} ({sizes[name] / 1e6:.1f} M)' for name in names)
+        header = [
+            *('threads', 'image', f'{own}, ms'),
+            *peers,
+            *(f'memory, MB: {names[0]}', *names[1:]),
+        ]
+        lines += [
+            '',
+            f'{way}:',
+            '',
+            f'| {" | ".join(header)} |',
+            '|' + len(header) * '---|',
+        ]
+        places = dict.fromkeys(
+            (row['threads'], row['height'], row['width']) for row in rows
         )
+        for place in places:
+            line = {
+                row['name']: row
+                for row in rows
+                if (row['threads'], row['height'], row['width']) == place
+            }
+            cells = [
+                str(place[0]),
+                f'{place[1]} x {place[2]}',
+                f'{line[names[0]]["seconds"] * 1e3:.0f}',
+                *(f'{line[name]["ratio"]:.2f}' for name in names[1:]),
+            ]
+            for name in names:
+                memory = line[name]['memory']
+                cells.append('' if memory is None else f'{memory / 1e6:.0f}')
+            lines.append(f'| {" | ".join(cells)} |')
     return '\n'.join(lines) + '\n'
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('--device', default='cpu')
-    parser.add_argument(
-        '--groups', nargs='+', choices=GROUPS, default=list(GROUPS)
-    )
-    parser.add_argument(
-        '--threads',
-        nargs='+',
-        type=int,
-        help='thread counts; default: 1 and all',
-    )
-    parser.add_argument(
-        '--sides',
-        nargs='+',
-        type=side,
-        default=SIDES,
-        metavar='HEIGHTxWIDTH',
-        help='image sizes; default: 224x224 to 800x1344',
-    )
-    parser.add_argument('--what', nargs='+', choices=WAYS, default=list(WAYS))
-    parser.add_argument('--json', type=Path, help='write the figures there')
-    parser.add_argument('--markdown', type=Path, help='write the table there')
-    parser.add_argument(
-        '--plot', type=Path, help='draw the first group, forward, there'
-    )
-    args = parser.parse_args()
+def run(args) -> dict:
+    """Measure everything that was asked for."""
     device = torch.device(args.device)
     if device.type == 'cuda' and not torch.cuda.is_available():
         sys.exit('benchmark_backbone.py: PyTorch sees no GPU')
@@ -270,7 +286,40 @@ def main():
                         ),
                         flush=True,
                     )
-    results = dict(machine=machine(device), torch=torch.__version__, rows=rows)
+    return dict(machine=machine(device), torch=torch.__version__, rows=rows)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('--device', default='cpu')
+    parser.add_argument(
+        '--groups', nargs='+', choices=GROUPS, default=list(GROUPS)
+    )
+    parser.add_argument(
+        '--threads',
+        nargs='+',
+        type=int,
+        help='thread counts; default: 1 and all',
+    )
+    parser.add_argument(
+        '--sides',
+        nargs='+',
+        type=side,
+        default=SIDES,
+        metavar='HEIGHTxWIDTH',
+        help='image sizes; default: 224x224 to 800x1344',
+    )
+    parser.add_argument('--what', nargs='+', choices=WAYS, default=list(WAYS))
+    parser.add_argument('--json', type=Path, help='write the figures there')
+    parser.add_argument('--markdown', type=Path, help='write the tables there')
+    parser.add_argument(
+        '--read', type=Path, help='figures of an earlier --json; no measuring'
+    )
+    parser.add_argument(
+        '--plot', type=Path, help='draw the first group, forward, there'
+    )
+    args = parser.parse_args()
+    results = json.loads(args.read.read_text()) if args.read else run(args)
     text = markdown(results)
     print(text)
     if args.json:
@@ -278,15 +327,11 @@ def main():
     if args.markdown:
         args.markdown.write_text(text)
     if args.plot:
-        first = [
-            row
-            for row in rows
-            if row['group'] == args.groups[0]
-            and row['what'] == 'forward'
-            and row['dtype'] == 'float32'
-            and row['threads'] == threads[0]
-        ]
-        draw(first, args.plot)
+        first = next(tables(results['rows']))
+        draw(
+            [r for r in first if r['threads'] == first[0]['threads']],
+            args.plot,
+        )
 
 
 if __name__ == '__main__':

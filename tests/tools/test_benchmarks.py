@@ -83,3 +83,10 @@ def test_backbone_tool(tmp_path, openmmlab):
     assert rows[0]['ratio'] == 1 and rows[0]['name'] == 'LaplacianFormer-tiny'
     assert '32 x 48' in (tmp_path / names[1]).read_text()
     assert (tmp_path / names[2]).read_bytes().startswith(b'\x89PNG')
+    again = subprocess.run(
+        [sys.executable, TOOLS / 'benchmark_backbone.py', '--read', names[0]],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert (tmp_path / names[1]).read_text() in again.stdout
