@@ -14,6 +14,7 @@ from mmengine.runner.checkpoint import CheckpointLoader
 from torch import Tensor, nn
 
 from ..errors import InputError
+from ..models.checkpoint import unwrap
 
 
 def check_checkpoint(
@@ -37,7 +38,7 @@ def check_checkpoint(
     optional = [n for n in expected if n.endswith('num_batches_tracked')]
     for name in optional:
         found.setdefault(name, expected[name])
-    _compare(path, expected, found, extra_allowed=prefix is not None)
+    compare(path, expected, found, extra_allowed=prefix is not None)
 
 
 def check_pretrained(config: Config, from_scratch: bool = False) -> None:
@@ -59,14 +60,7 @@ def check_pretrained(config: Config, from_scratch: bool = False) -> None:
         path = init_cfg.get('checkpoint')
         remote = path and '://' in path
         if not remote and not (path and Path(path).is_file()):
-            raise InputError(
-                f'{key}.init_cfg.checkpoint: expected pretrained weights at '
-                f'{Path(path or "").absolute()}, found none. Nobody has '
-                'published weights of LaplacianFormer. Ways out: (1) weights '
-                'that you trained, with --cfg-options '
-                f'{key}.init_cfg.checkpoint=FILE; (2) --from-scratch, random '
-                'weights, which costs much accuracy in a 1x schedule'
-            )
+            raise InputError(_missing(key, module))
         if module.get('type') == 'LaplacianFormer':
             with torch.device('meta'):
                 model = MODELS.build({**module, 'init_cfg': None})
@@ -77,7 +71,39 @@ def check_pretrained(config: Config, from_scratch: bool = False) -> None:
                     name[len(prefix) :]: tensor
                     for name, tensor in _select(found, prefix).items()
                 }
-            _compare(path, model.state_dict(), found, extra_allowed=True)
+            compare(path, model.state_dict(), found, extra_allowed=True)
+
+
+def _missing(key: str, module: dict) -> str:
+    """What to do about pretrained weights that are not there."""
+    path = module['init_cfg'].get('checkpoint') or ''
+    ways = [
+        f'--cfg-options {key}.init_cfg.checkpoint=FILE, weights that you have',
+        '--from-scratch, random weights, which costs much accuracy in a 1x '
+        'schedule',
+    ]
+    arch = module.get('arch', 'tiny')
+    published = ''
+    if module.get('type') == 'LaplacianFormer':
+        published = ' Nobody has published weights of LaplacianFormer.'
+        # Other attentions may have other tensors.
+        if isinstance(arch, str) and not module.get('attention'):
+            convert = 'tools/convert_checkpoint.py'
+            out = path or 'OUT'
+            ways = [
+                'pretrain with configs/imagenet/laplacianformer-'
+                f'{arch}_16xb64_in1k.py, then {convert} backbone CHECKPOINT '
+                f'{out}',
+                f'start from PVT or PVTv2 weights: {convert} warm-start FILE '
+                f'{out} --arch {arch}',
+                *ways,
+            ]
+    numbered = (f'({i}) {way}' for i, way in enumerate(ways, 1))
+    return (
+        f'{key}.init_cfg.checkpoint: expected pretrained weights at '
+        f'{Path(path).absolute()}, found none.{published} Ways out: '
+        + '; '.join(numbered)
+    )
 
 
 def _pretrained(node, key: str) -> Iterator[tuple[str, dict]]:
@@ -97,35 +123,47 @@ def _pretrained(node, key: str) -> Iterator[tuple[str, dict]]:
         yield from _pretrained(child, f'{key}.{name}')
 
 
-def _read(path: str) -> dict[str, Tensor]:
+def read_checkpoint(path: str):
+    """What a checkpoint file holds, on the CPU.
+
+    Args:
+        path: The file, or an address that mmengine can read.
+
+    Returns:
+        The unpickled content.
+
+    Raises:
+        InputError: The file is missing or cannot be read.
+    """
     if '://' not in path and not Path(path).is_file():
         raise InputError(
             'checkpoint: expected a file, found none at '
             f'{Path(path).absolute()}'
         )
     try:
-        content = CheckpointLoader.load_checkpoint(path, map_location='cpu')
+        return CheckpointLoader.load_checkpoint(
+            path, map_location='cpu', logger='silent'
+        )
     except Exception as error:
         raise InputError(
             f'checkpoint: {path} is not a PyTorch checkpoint: {error}'
         ) from error
-    if isinstance(content, dict) and isinstance(content.get('model'), dict):
+
+
+def _read(path: str) -> dict[str, Tensor]:
+    """The tensors that mmengine would load."""
+    try:
+        tensors, keys = unwrap(read_checkpoint(path))
+    except ValueError as error:
+        raise InputError(f'checkpoint: {path} {error}') from error
+    if keys not in ((), ('state_dict',)):
         raise InputError(
-            f'checkpoint: {path} holds its weights under "model", where '
-            'mmengine does not look; save them under "state_dict"'
+            f'checkpoint: {path} holds its weights under '
+            f'"{".".join(keys)}", where mmengine does not look. '
+            f'tools/convert_checkpoint.py publish {path} OUT writes them '
+            'where it does, backbone in place of publish the backbone alone'
         )
-    if isinstance(content, dict):
-        content = content.get('state_dict', content)
-    tensors = {}
-    if isinstance(content, dict):
-        tensors = {
-            str(name).removeprefix('module.'): tensor
-            for name, tensor in content.items()
-            if isinstance(tensor, Tensor)
-        }
-    if not tensors:
-        raise InputError(f'checkpoint: {path} holds no tensors')
-    return tensors
+    return {n.removeprefix('module.'): t for n, t in tensors.items()}
 
 
 def _select(tensors: dict, prefix: str | None) -> dict:
@@ -136,9 +174,24 @@ def _select(tensors: dict, prefix: str | None) -> dict:
     }
 
 
-def _compare(
-    path: str, expected: dict, found: dict, extra_allowed: bool
+def compare(
+    path: str,
+    expected: dict,
+    found: dict,
+    extra_allowed: bool,
+    model: str = "this config's model",
+    advice: str = 'Use the config that the checkpoint was trained with (its '
+    'work directory holds a copy)',
 ) -> None:
+    """Raise InputError unless names and shapes of tensors are the same.
+
+    Args:
+        path: Where ``found`` was read.
+        expected: The model's state dict.
+        found: The file's.
+        extra_allowed: The file may hold more.
+        model, advice: Words for the message.
+    """
     troubles = [
         f'{name}: missing, expected {tuple(tensor.shape)}'
         for name, tensor in expected.items()
@@ -160,10 +213,9 @@ def _compare(
         shown = '\n  '.join(troubles[:5])
         more = len(troubles) - 5
         raise InputError(
-            f"checkpoint: {path} does not hold the weights of this config's "
-            f'model: {len(troubles)} of {len(expected)} tensors differ:\n  '
+            f'checkpoint: {path} does not hold the weights of {model}: '
+            f'{len(troubles)} of {len(expected)} tensors differ:\n  '
             f'{shown}\n  '
             + (f'... and {more} more\n' if more > 0 else '')
-            + 'Use the config that the checkpoint was trained with (its '
-            'work directory holds a copy)'
+            + advice
         )

@@ -62,8 +62,9 @@ def test_matching_checkpoint_is_what_mmengine_loads(nano, tmp_path, wrap):
 
 def test_weights_where_mmengine_does_not_look(nano, tmp_path):
     path = save(dict(model=nano.state_dict()), tmp_path)
-    with pytest.raises(InputError, match='under "state_dict"'):
+    with pytest.raises(InputError, match='under "model"') as caught:
         check_checkpoint(nano, path)
+    assert f'convert_checkpoint.py publish {path} OUT' in str(caught.value)
 
 
 def test_checkpoint_of_another_model(nano, tmp_path):
@@ -122,10 +123,26 @@ def test_missing_pretrained_file_names_the_ways_out():
     message = str(caught.value)
     for part in (
         'checkpoints/laplacianformer-tiny_in1k.pth',
+        'configs/imagenet/laplacianformer-tiny_16xb64_in1k.py, then '
+        'tools/convert_checkpoint.py backbone CHECKPOINT checkpoints/',
+        'tools/convert_checkpoint.py warm-start FILE '
+        'checkpoints/laplacianformer-tiny_in1k.pth --arch tiny',
         '--cfg-options model.backbone.init_cfg.checkpoint=FILE',
         '--from-scratch',
     ):
         assert part in message
+
+
+@pytest.mark.parametrize('backbone', ['soft-like-tiny', 'pvt-tiny'])
+def test_other_backbones_have_two_ways_out(backbone):
+    name = CONFIG.name.replace('laplacianformer-tiny', backbone)
+    config = Config.fromfile(CONFIG.with_name(name))
+    config.model.backbone.init_cfg.checkpoint = 'gone.pth'
+    with pytest.raises(InputError, match=r'\(1\) --cfg-options') as caught:
+        check_pretrained(config)
+    message = str(caught.value)
+    assert '(2) --from-scratch' in message and 'warm-start' not in message
+    assert ('LaplacianFormer' in message) == (backbone != 'pvt-tiny')
 
 
 @pytest.mark.parametrize('backbone', ['laplacianformer-tiny', 'pvt-tiny'])
