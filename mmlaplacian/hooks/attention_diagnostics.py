@@ -31,9 +31,9 @@ class AttentionDiagnosticsHook(Hook):
       bringing them to unit variance; **mean** over heads and layers.
 
     What a layer has no use for is left out: a stage on the exact kernel has
-    ``dead_share`` alone, attentions without kernel have nothing. NaN and Inf in a
-    layer's input, result or matrices are a warning that names the first such
-    layer, and its figures are then NaN.
+    ``dead_share`` alone, attentions without a kernel have nothing. NaN and
+    Inf in a layer's input, result or matrices are a warning that names the
+    first such layer, and its figures are then NaN.
 
     All figures are those of the first image of the batch in the main process
     (NaN and Inf in input and result: of the whole batch), from the weights
@@ -116,8 +116,8 @@ class AttentionDiagnosticsHook(Hook):
             self._say_nothing(runner)
         self._found.clear()
 
-    # After the layer, not before: under autocast the first use of a weight
-    # decides whether its cached copy has a gradient.
+    # After the layer, not before: where PyTorch has the bug #65766, the first
+    # use of a weight under autocast decides whether its copy has a gradient.
     @torch.no_grad()
     def _measure(self, layer, inputs, output) -> None:
         """Keep what is small; nothing here waits for the device."""
