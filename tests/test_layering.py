@@ -17,6 +17,11 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = {
     'cuda_ops': {'cuda_ops'},
     'mmlaplacian/models': {'cuda_ops', 'mmlaplacian.models', 'mmengine'},
+    'mmlaplacian/hooks': {
+        'mmlaplacian.hooks',
+        'mmlaplacian.models',
+        'mmengine',
+    },
     'mmlaplacian/errors.py': set(),
     'mmlaplacian/check_env.py': {'mmlaplacian.errors', 'mmcv'},
     'mmlaplacian/datasets': {'mmlaplacian.datasets', 'mmlaplacian.errors'},

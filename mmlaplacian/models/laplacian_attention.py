@@ -40,16 +40,57 @@ def _unit_maximum(c: Tensor) -> Tensor:
     return c / largest.where(largest > 1e-30, 1)
 
 
-def _scale(variance: Tensor, query_mean: Tensor) -> Tensor:
-    """``1 / (N sqrt(s_j^2 + eps))`` with the scale-free eps; (B, h, N, 1).
+def _eps(query_mean: Tensor) -> Tensor:
+    """The scale-free eps of the whitening; (B, h, 1).
+
+    Args:
+        query_mean: mu_j before the row centring, (B, h, N).
+    """
+    return 1e-5 * query_mean.square().mean(-1, keepdim=True) + 1e-20
+
+
+def _scale(variance: Tensor, eps: Tensor) -> Tensor:
+    """``1 / (N sqrt(s_j^2 + eps))``; (B, h, N, 1).
 
     Args:
         variance: s_j^2, (B, h, N), one for each key.
-        query_mean: mu_j before the row centring, (B, h, N).
+        eps: (B, h, 1).
     """
-    eps = 1e-5 * query_mean.square().mean(-1, keepdim=True) + 1e-20
     scale = (variance.clamp(min=0) + eps).rsqrt() / variance.shape[-1]
     return scale[..., None]
+
+
+def _whitening(
+    c_q: Tensor, c_k: Tensor, p_inverse: Tensor, centering: str
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Factors and statistics of ``G = C_q P^-1 C_k^T``, never formed.
+
+    Returns:
+        C_q centred over the queries, (B, h, N, M); A with row j = a_j =
+        P^-1 c_k,j, (B, h, N, M); s_j^2, (B, h, N); eps, (B, h, 1).
+    """
+    c_q, c_k = _unit_maximum(c_q), _unit_maximum(c_k)
+    q_mean = c_q.mean(-2, keepdim=True)
+    c_q = c_q - q_mean
+    query_mean = (c_k @ (q_mean @ p_inverse).mT).squeeze(-1)
+    if centering == 'both':
+        c_k = c_k - c_k.mean(-2, keepdim=True)
+    a = c_k @ p_inverse.mT
+    covariance = c_q.mT @ c_q / c_q.shape[-2]
+    variance = ((a @ covariance) * a).sum(-1)
+    return c_q, a, variance, _eps(query_mean)
+
+
+def _dense_whitening(
+    g: Tensor, centering: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same of a G that is at hand: G centred, s_j^2 and eps."""
+    g = _unit_maximum(g)
+    query_mean = g.mean(-2)
+    if centering == 'both':
+        g = g - g.mean(-1, keepdim=True)
+    g = g - g.mean(-2, keepdim=True)
+    return g, g.square().mean(-2), _eps(query_mean)
 
 
 def whitened_product(
@@ -93,16 +134,8 @@ def whitened_product(
             row_sum = c_q @ keys.sum(-1, keepdim=True)
             out = out / row_sum.clamp(min=1e-4)
         return out
-    c_q, c_k = _unit_maximum(c_q), _unit_maximum(c_k)
-    q_mean = c_q.mean(-2, keepdim=True)
-    c_q = c_q - q_mean
-    query_mean = (c_k @ (q_mean @ p_inverse).mT).squeeze(-1)
-    if centering == 'both':
-        c_k = c_k - c_k.mean(-2, keepdim=True)
-    a = c_k @ p_inverse.mT  # (B, h, N, M): row j is a_j = P^-1 c_k,j
-    covariance = c_q.mT @ c_q / c_q.shape[-2]
-    variance = ((a @ covariance) * a).sum(-1)
-    weighted = (a * _scale(variance, query_mean)).mT @ v
+    c_q, a, variance, eps = _whitening(c_q, c_k, p_inverse, centering)
+    weighted = (a * _scale(variance, eps)).mT @ v
     return c_q @ weighted + v.mean(-2, keepdim=True)
 
 
@@ -116,13 +149,41 @@ def _dense_product(
         return g @ v
     if whitening == 'row':
         return (g @ v) / g.sum(-1, keepdim=True).clamp(min=1e-4)
-    g = _unit_maximum(g)
-    query_mean = g.mean(-2)
-    if centering == 'both':
-        g = g - g.mean(-1, keepdim=True)
-    g = g - g.mean(-2, keepdim=True)
-    variance = g.square().mean(-2)
-    return g @ (_scale(variance, query_mean) * v) + v.mean(-2, keepdim=True)
+    g, variance, eps = _dense_whitening(g, centering)
+    return g @ (_scale(variance, eps) * v) + v.mean(-2, keepdim=True)
+
+
+def _nystrom_factors(
+    q: Tensor,
+    k: Tensor,
+    landmarks: Tensor,
+    kernel: str,
+    bandwidth: float | None,
+    solver: str,
+    num_iters: int | None,
+    ridge: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """C_q, C_k, the solver's matrix W and its result X, and P^-1.
+
+    W counts in units of its largest diagonal entry where that is not 1, and
+    then P^-1 is X in the kernel's own units.
+    """
+    row = KERNELS[kernel]
+    if bandwidth is None:
+        bandwidth = row.bandwidth
+    if solver == 'newton_schulz' and not row.bounded:
+        solver = 'cholesky'
+    c_q = row.function(q, landmarks, bandwidth)
+    c_k = row.function(k, landmarks, bandwidth)
+    w = row.function(landmarks, landmarks, bandwidth)
+    if row.bounded:
+        x = SOLVERS[solver](w, num_iters=num_iters, ridge=ridge)
+        return c_q, c_k, w, x, x
+    largest = w.detach().diagonal(dim1=-2, dim2=-1).amax(-1)
+    largest = largest.clamp(min=1e-20)[..., None, None]
+    w = w / largest
+    x = SOLVERS[solver](w, num_iters=num_iters, ridge=ridge)
+    return c_q, c_k, w, x, x / largest
 
 
 def nystrom_attention(
@@ -164,23 +225,9 @@ def nystrom_attention(
     """
     _check_choice('kernel', kernel, KERNELS)
     _check_choice('solver', solver, SOLVERS)
-    row = KERNELS[kernel]
-    if bandwidth is None:
-        bandwidth = row.bandwidth
-    if solver == 'newton_schulz' and not row.bounded:
-        solver = 'cholesky'
-    c_q = row.function(q, landmarks, bandwidth)
-    c_k = row.function(k, landmarks, bandwidth)
-    w = row.function(landmarks, landmarks, bandwidth)
-    if row.bounded:
-        p_inverse = SOLVERS[solver](w, num_iters=num_iters, ridge=ridge)
-    else:
-        largest = w.detach().diagonal(dim1=-2, dim2=-1).amax(-1)
-        largest = largest.clamp(min=1e-20)[..., None, None]
-        p_inverse = SOLVERS[solver](
-            w / largest, num_iters=num_iters, ridge=ridge
-        )
-        p_inverse = p_inverse / largest
+    c_q, c_k, _, _, p_inverse = _nystrom_factors(
+        q, k, landmarks, kernel, bandwidth, solver, num_iters, ridge
+    )
     return whitened_product(
         c_q, c_k, p_inverse, v, whitening=whitening, centering=centering
     )
@@ -421,9 +468,7 @@ class LaplacianAttention(nn.Module):
                 'LaplacianAttention: x must hold H * W tokens, '
                 f'got {num_tokens} tokens and hw={tuple(hw)}'
             )
-        parts = list(self.qkv(x).chunk(self.num_parts, dim=-1))
-        gate = parts.pop() if self.other and self.other.gated else None
-        q, k, v = parts[0], parts[-2], parts[-1]
+        q, k, v, gate = self._project(x)
         out = self._mix(q, k, v, hw).to(v.dtype).transpose(1, 2)
         if self.local_conv is not None:
             local = _to_tokens(self.local_conv(_to_map(v, hw)))
@@ -432,33 +477,82 @@ class LaplacianAttention(nn.Module):
         out = out.flatten(2)
         return self.proj(out if gate is None else out * gate)
 
+    def intermediates(
+        self, x: Tensor, hw: tuple[int, int]
+    ) -> dict[str, Tensor]:
+        """What :meth:`forward` computes on its way, for diagnostics.
+
+        Args:
+            x: (B, N, C), tokens in row-major order.
+            hw: (H, W) of the token map, N = H * W.
+
+        Returns:
+            By name, without those that the layer has no use for:
+            ``w``: landmark matrix W as the solver gets it, (B, h, M, M), in
+            units of its largest diagonal entry;
+            ``inverse``: what the solver returns for P = W + ridge I;
+            ``variance``: s_j^2 of the whitening, (B, h, N);
+            ``eps``: what is added to it, (B, h, 1).
+        """
+        if self.other:
+            return {}
+        q, k, _, _ = self._project(x)
+        source = self._landmark_source(q, k, hw)
+        bandwidth = self.kernel_cfg['bandwidth']
+        centering = self.kernel_cfg['centering']
+        found = {}
+        with _full_precision(x.device.type):
+            q, k, landmarks = self._points(q, k, source, hw)
+            if landmarks is None:
+                g = KERNELS[self.kernel].function(q, k, bandwidth)
+                statistics = _dense_whitening(g, centering)
+            else:
+                c_q, c_k, w, inverse, p_inverse = _nystrom_factors(
+                    *(q, k, landmarks, self.kernel, bandwidth),
+                    **self.solver_cfg,
+                )
+                found.update(w=w, inverse=inverse)
+                statistics = _whitening(c_q, c_k, p_inverse, centering)
+        if self.kernel_cfg['whitening'] == 'diagonal':
+            found.update(variance=statistics[-2], eps=statistics[-1])
+        return found
+
+    def _project(self, x: Tensor) -> tuple[Tensor, ...]:
+        """q, k, v and the gate or None, (B, N, C) each."""
+        parts = list(self.qkv(x).chunk(self.num_parts, dim=-1))
+        gate = parts.pop() if self.other and self.other.gated else None
+        return parts[0], parts[-2], parts[-1], gate
+
     def _mix(self, q: Tensor, k: Tensor, v: Tensor, hw) -> Tensor:
         """Attention alone: (B, N, C) each, to (B, h, N, D)."""
-        exact = self._is_exact(hw)
-        if not self.other and not exact:
-            source = self._landmark_source(q, k, hw)
+        source = self._landmark_source(q, k, hw)
         with _full_precision(v.device.type):
-            q, k, v = (self._heads(t) for t in (q, k, v))
+            v = self._heads(v)
             if self.other:
-                return self.other.function(q, k, v)
-            if self.input_scale != 1:
-                q, k = q * self.input_scale, k * self.input_scale
-            if exact:
+                return self.other.function(self._heads(q), self._heads(k), v)
+            q, k, landmarks = self._points(q, k, source, hw)
+            if landmarks is None:
                 return dense_attention(q, k, v, **self.kernel_cfg)
-            landmarks = self._heads(
-                pool_tokens(source, hw, self.landmark_grid)
-            )
             return nystrom_attention(
-                q,
-                k,
-                v,
-                landmarks * self.input_scale,
-                **self.kernel_cfg,
-                **self.solver_cfg,
+                q, k, v, landmarks, **self.kernel_cfg, **self.solver_cfg
             )
 
-    def _landmark_source(self, q: Tensor, k: Tensor, hw) -> Tensor:
-        """Tokens to pool landmarks from, (B, N, C)."""
+    def _points(
+        self, q: Tensor, k: Tensor, source: Tensor | None, hw
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What the kernel compares: q, k and landmarks, (B, h, N or M, D)."""
+        q, k = self._heads(q), self._heads(k)
+        if self.input_scale != 1:
+            q, k = q * self.input_scale, k * self.input_scale
+        if source is None:
+            return q, k, None
+        landmarks = self._heads(pool_tokens(source, hw, self.landmark_grid))
+        return q, k, landmarks * self.input_scale
+
+    def _landmark_source(self, q: Tensor, k: Tensor, hw) -> Tensor | None:
+        """Tokens to pool landmarks from, (B, N, C); None for no landmarks."""
+        if self.other or self._is_exact(hw):
+            return None
         if self.landmark_source == 'mean':
             source = (q + k) / 2
         else:
