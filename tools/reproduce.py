@@ -223,16 +223,15 @@ def run_seed(experiment, seed: int, folder: Path, args, given, table) -> None:
         print(f'{experiment.id}, seed {seed}: done, in {folder}')
         return
     start = None
-    if outcome.status != DONE:
-        if experiment.starts_from and not args.resume:
-            start = find_start(experiment, seed, args, given, table)
-        train, test, rest = build_commands(
-            experiment, seed, folder, start, args
-        )
+    trains = outcome.status != DONE
+    # Resuming puts the newest checkpoint in the place of the start.
+    resumes = args.resume and last_checkpoint(folder)
+    if trains and experiment.starts_from and not resumes:
+        start = find_start(experiment, seed, args, given, table)
+    train, test, rest = build_commands(experiment, seed, folder, start, args)
+    if trains:
         execute(train, args.dry_run)
-    else:
-        _, test, rest = build_commands(experiment, seed, folder, start, args)
-    found = last_checkpoint(folder)
+    found = None if trains and args.dry_run else last_checkpoint(folder)
     if not found and not args.dry_run:
         raise InputError(
             f'{folder} holds no last_checkpoint after the training: the '

@@ -466,7 +466,9 @@ def _rows(members: list[Summary], command: str) -> Iterator[str]:
         sources = dict.fromkeys(each.source for each in summary.done)
         where = f'{summary.status}: {", ".join(sources)}'
         if not summary.done:
-            where = f'`{command} {row.id}`'
+            states = {each.status for each in summary.outcomes}
+            resume = ' --resume' if UNFINISHED in states else ''
+            where = f'`{command} {row.id}{resume}`'
         for metric in row.metrics:
             difference = summary.difference(metric.name)
             cells = (
