@@ -149,6 +149,7 @@ def test_wheel_holds_two_packages_and_the_configs(wheel):
             name = path.relative_to(ROOT).as_posix()
             assert f'mmlaplacian/.mim/{name}' in carried, name
     assert 'mmlaplacian/.mim/model-index.yml' in carried
+    assert 'mmlaplacian/.mim/configs/experiments.yml' in carried
     assert any(n.endswith('metafile.yml') for n in carried)
     assert not any('__pycache__' in n for n in names)
     # nvcc compiles some at their first use; the others prove what the CPU

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
+from mmlaplacian.apis.experiments import load_experiments
+from mmlaplacian.apis.model_zoo import measured
 from mmlaplacian.models import ARCHS, LaplacianFormer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,6 +34,25 @@ def test_size_table(size, cells):
     count = sum(p.numel() for p in model.parameters())
     count += 1000 * (model.out_channels[-1] + 1)
     assert cells[2].startswith(f'{count / 1e6:.2f} M')
+
+
+def test_trained_models():
+    """Figures and times are those of the metafiles and the experiments."""
+    rows = load_experiments(ROOT / 'configs/experiments.yml').values()
+    times = {row.config: row.time for row in rows}
+    models = [
+        model
+        for path in ROOT.glob('configs/*/metafile.yml')
+        for model in yaml.safe_load(path.read_text())['Models']
+        if measured(model)
+    ]
+    assert models
+    for model in models:
+        config = model['Config'].removeprefix('configs/')
+        line = re.search(rf'^\| `{config}.+\|$', README, re.MULTILINE)[0]
+        for name, value in measured(model).items():
+            assert f'{name} {value / 100:.3f}' in line
+        assert times[config] in ('not measured', line.split(' | ')[2])
 
 
 def test_linked_files_exist():
