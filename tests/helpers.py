@@ -1,4 +1,8 @@
-"""Parity rule and dense forms that the tests share."""
+"""Parity rule, dense forms and calls of commands that the tests share."""
+
+import os
+import subprocess
+import sys
 
 import torch
 
@@ -50,3 +54,23 @@ def dense_z(g, centering='both'):
         variance = centred.square().mean(-1)
         columns.append(centred / (variance + eps).sqrt()[..., None])
     return torch.stack(columns, -1) / n + 1 / n
+
+
+def run_python(cwd, *command, fails=False):
+    """What ``python COMMAND`` prints; an error unless it ends as it should.
+
+    Args:
+        cwd: Working directory.
+        command: Script and arguments, of any type.
+        fails: Whether it should.
+    """
+    result = subprocess.run(
+        [sys.executable, *map(str, command)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env={**os.environ, 'OMP_NUM_THREADS': '1'},
+    )
+    text = result.stdout + result.stderr
+    assert (result.returncode != 0) == fails, text[-3000:]
+    return text
