@@ -12,4 +12,5 @@ default_hooks = dict(
 visualizer = dict(
     type='UniversalVisualizer',
     vis_backends=[dict(type='LocalVisBackend')],
+    name='visualizer',
 )

@@ -89,6 +89,24 @@ def test_flops_of_a_classifier(trained):
     assert '12.06 M' in text and '2.13 G' in text
 
 
+def test_browse_dataset(trained):
+    tool = (ROOT / 'tools/browse_dataset.py', CONFIG, '--number', 3)
+    assert '3 pictures' in run_python(trained[1], *tool)
+    pictures = list((trained[1] / 'browse').iterdir())
+    assert len(pictures) == 3
+    assert cv2.imread(str(pictures[0])) is not None
+
+
+def test_image_demo_is_not_for_classifiers(trained):
+    picture = 'data/digits-classes/val/0/000000.png'
+    text = run_python(
+        trained[1],
+        *(ROOT / 'tools/image_demo.py', picture, CONFIG, 'work/epoch_2.pth'),
+        fails=True,
+    )
+    assert 'test.py --show-dir' in text and 'Traceback' not in text
+
+
 def test_an_average_of_the_weights(trained):
     """The option that the schedule's header names."""
     text = run_python(
