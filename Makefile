@@ -1,10 +1,12 @@
 # PYTHON: the interpreter of the environment, 3.10 to 3.12.
 # TORCH: what pip installs as PyTorch in a new environment, such as
 #     TORCH="torch==2.12.0".
-# VENV: the environment's folder.
+# VENV: the environment's folder; VENV_PRETRAIN: that of the second one, for
+#     mmpretrain, with which TORCH must name a torchvision, too.
 PYTHON ?= python3
 TORCH ?=
 VENV ?= .venv
+VENV_PRETRAIN ?= .venv-pretrain
 
 CONFIG := configs/digits/mask-rcnn_laplacianformer-nano_fpn_digits.py
 WORK := work_dirs/demo
@@ -15,7 +17,7 @@ THREADS := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n : 4)))
 RUN = $$(cat "$(VENV)/mmlaplacian-device.txt") OMP_NUM_THREADS=$(THREADS) \
     "$(VENV)/bin/python"
 
-.PHONY: demo test lint kernels env clean
+.PHONY: demo test test-pretrain lint kernels env env-pretrain clean
 .DELETE_ON_ERROR:
 
 demo: env $(SCENES)
@@ -32,6 +34,11 @@ $(SCENES): mmlaplacian/datasets/digits.py mmlaplacian/datasets/coco.py | env
 test: lint
 	$(RUN) -m pytest --require-openmmlab --require-compiled
 
+test-pretrain: env-pretrain
+	OMP_NUM_THREADS=$(THREADS) "$(VENV_PRETRAIN)/bin/python" -m pytest \
+	    --require-mmpretrain --require-compiled tests/pretrain \
+	    tests/ops/test_compiled.py tests/ops/test_registration.py
+
 lint: env
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
@@ -42,6 +49,10 @@ kernels: env
 
 env:
 	$(PYTHON) tools/setup_env.py --venv "$(VENV)" --torch "$(TORCH)"
+
+env-pretrain:
+	$(PYTHON) tools/setup_env.py --pretrain --venv "$(VENV_PRETRAIN)" \
+	    --torch "$(TORCH)"
 
 clean:
 	rm -rf build dist *.egg-info work_dirs

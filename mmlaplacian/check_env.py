@@ -1,9 +1,11 @@
 """Say whether the OpenMMLab packages of this environment can work.
 
 ``python -m mmlaplacian.check_env`` prints what is installed and exits with 1
-where something is missing or broken.
+where something is missing or broken; with ``--pretrain`` it looks at the
+environment for ImageNet.
 """
 
+import argparse
 import importlib
 import re
 import sys
@@ -16,6 +18,11 @@ MM_MODULES = ('mmengine', 'mmcv', 'mmdet', 'mmseg', 'mmpretrain')
 INSTALL = (
     'pip install --no-build-isolation "mmlaplacian[onedl]" (with '
     '--force-reinstall where pip says that they are there)'
+)
+#: mmpretrain needs torchvision; detection and segmentation do not.
+INSTALL_PRETRAIN = (
+    'make test-pretrain, which makes the environment .venv-pretrain (or see '
+    'configs/imagenet/README.md)'
 )
 CPU_ONLY = 'CUDA_VISIBLE_DEVICES= (to nothing)'
 REBUILD = (
@@ -68,10 +75,11 @@ def check_modules(*modules: str) -> None:
             importlib.import_module(module)
         # The original mmdet and mmseg assert the version of mmcv.
         except Exception as error:
+            pretrain = module in ('mmpretrain', 'torchvision')
             raise InputError(
                 f'{module} cannot be imported ({type(error).__name__}: '
                 f'{error}). Install packages that fit each other with: '
-                f'{INSTALL}'
+                f'{INSTALL_PRETRAIN if pretrain else INSTALL}'
             ) from error
 
 
@@ -130,22 +138,33 @@ def check_or_exit(command: str) -> None:
 
 
 def main() -> int:
-    """Print a report; 0 where detection and segmentation can run."""
+    """Print a report; 0 where what is asked for can run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        '--pretrain',
+        action='store_true',
+        help='look for what classification needs: default, for detection and '
+        'segmentation',
+    )
+    pretrain = parser.parse_args().pretrain
     for module, owners in module_owners().items():
         print(f'{module:12s} from {", ".join(owners)}')
-    troubles = []
-    for check in (
+    needed = ('torchvision', 'mmpretrain') if pretrain else ('mmdet', 'mmseg')
+    checks = [
         check_owners,
-        lambda: check_modules('torch', 'mmengine', 'mmcv', 'mmdet', 'mmseg'),
-        check_mmcv_ops,
-    ):
+        lambda: check_modules('torch', 'mmengine', 'mmcv', *needed),
+    ]
+    if not pretrain:
+        checks.append(check_mmcv_ops)
+    troubles = []
+    for check in checks:
         try:
             check()
         except InputError as error:
             troubles.append(str(error))
     for trouble in troubles:
         print(f'problem: {trouble}', file=sys.stderr)
-    if not troubles and mmcv_lacks_cuda():
+    if not troubles and not pretrain and mmcv_lacks_cuda():
         print('mmcv has no CUDA: detectors run on the CPU, set ' + CPU_ONLY)
     if not troubles:
         print('everything that training needs can be imported')

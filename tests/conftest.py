@@ -11,6 +11,11 @@ def pytest_addoption(parser):
         help='fail, not skip, where mmcv, mmdet or mmseg is missing',
     )
     parser.addoption(
+        '--require-mmpretrain',
+        action='store_true',
+        help='fail, not skip, where mmpretrain is missing',
+    )
+    parser.addoption(
         '--require-cuda',
         action='store_true',
         help='fail, not skip, where no GPU is there',
@@ -73,6 +78,21 @@ def openmmlab(request):
             pytest.fail(f'--require-openmmlab: {error}')
         pytest.skip(f'detectors cannot be built: {error}')
     return mmdet
+
+
+@pytest.fixture(scope='session')
+def mmpretrain(request):
+    """mmpretrain, or a skip with the reason."""
+    try:
+        import mmpretrain
+    except ImportError as error:
+        if request.config.getoption('--require-mmpretrain'):
+            pytest.fail(f'--require-mmpretrain: {error}')
+        pytest.skip(
+            f'classifiers have an environment of their own, see make '
+            f'test-pretrain: {error}'
+        )
+    return mmpretrain
 
 
 @pytest.fixture(scope='session')

@@ -1,6 +1,11 @@
-"""Parity rule and dense forms that the tests share."""
+"""Parity rule, dense forms, calls of commands and metafiles for the tests."""
+
+import os
+import subprocess
+import sys
 
 import torch
+import yaml
 
 #: Smallest error that counts, in units of the dtype's epsilon times the
 #: largest value.
@@ -50,3 +55,30 @@ def dense_z(g, centering='both'):
         variance = centred.square().mean(-1)
         columns.append(centred / (variance + eps).sqrt()[..., None])
     return torch.stack(columns, -1) / n + 1 / n
+
+
+def run_python(cwd, *command, fails=False):
+    """What ``python COMMAND`` prints; an error unless it ends as it should.
+
+    Args:
+        cwd: Working directory.
+        command: Script and arguments, of any type.
+        fails: Whether it should.
+    """
+    result = subprocess.run(
+        [sys.executable, *map(str, command)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env={**os.environ, 'OMP_NUM_THREADS': '1'},
+    )
+    text = result.stdout + result.stderr
+    assert (result.returncode != 0) == fails, text[-3000:]
+    return text
+
+
+def metadata(path):
+    """What the metafile beside a config says of its model."""
+    models = yaml.safe_load((path.parent / 'metafile.yml').read_text())
+    entries = {model['Name']: model for model in models['Models']}
+    return entries[path.stem]['Metadata']

@@ -40,10 +40,14 @@ def drawable(sample):
 def browse(args):
     config = apis.load_config(args.config, args.cfg_options)
     apis.check_datasets(config, 'train')
-    apis.use_scope(config)
+    scope = apis.use_scope(config)
     dataset = DATASETS.build(config.train_dataloader.dataset)
     visualizer = VISUALIZERS.build({**config.visualizer, 'vis_backends': None})
     visualizer.dataset_meta = dataset.metainfo
+    draw = getattr(
+        visualizer,
+        'visualize_cls' if scope == 'mmpretrain' else 'add_datasample',
+    )
     out_dir = Path(args.out_dir)
     out_dir.mkdir(parents=True, exist_ok=True)
     for i in range(min(args.number, len(dataset))):
@@ -51,10 +55,10 @@ def browse(args):
         sample = drawable(item['data_samples'])
         name = Path(sample.img_path).name
         picture = item['inputs'].permute(1, 2, 0).numpy()[..., ::-1]
-        visualizer.add_datasample(
-            name,
-            picture,
-            sample,
+        draw(
+            name=name,
+            image=picture,
+            data_sample=sample,
             draw_pred=False,
             out_file=str(out_dir / name),
         )

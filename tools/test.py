@@ -54,7 +54,7 @@ def parse_args():
 
 def test(args):
     config = apis.load_config(args.config, args.cfg_options, args.work_dir)
-    detector = (config.get('default_scope') or 'mmdet') == 'mmdet'
+    scope = config.get('default_scope') or 'mmdet'
     apis.prepare_device(config, args.launcher)
     apis.check_datasets(config, 'test')
     config.load_from = args.checkpoint
@@ -62,8 +62,10 @@ def test(args):
     if args.show_dir:
         show_dir = str(Path(args.show_dir).absolute())
         hook = config.default_hooks.visualization
-        if detector:
+        if scope == 'mmdet':
             hook.update(draw=True, test_out_dir=show_dir)
+        elif scope == 'mmpretrain':
+            hook.update(enable=True, interval=1, out_dir=show_dir)
         else:
             hook.draw = True
             config.visualizer.save_dir = show_dir
@@ -77,7 +79,7 @@ def test(args):
         config.test_dataloader.dataset.pipeline = config.tta_pipeline
         config.model = dict(config.tta_model, module=config.model)
     if args.out:
-        dump = 'DumpDetResults' if detector else 'DumpResults'
+        dump = 'DumpDetResults' if scope == 'mmdet' else 'DumpResults'
         evaluators = config.test_evaluator
         if not isinstance(evaluators, list):
             evaluators = [evaluators]

@@ -62,7 +62,7 @@ def load_config(
 
 
 def use_scope(config: Config) -> str:
-    """Make mmdet's or mmseg's registries answer to bare names.
+    """Make the registries of mmdet, mmseg or mmpretrain answer to bare names.
 
     Args:
         config: Its ``default_scope`` decides; mmdet where it has none.

@@ -17,8 +17,8 @@ from ..datasets.annotations import (
 )
 from ..errors import InputError
 
-#: Config keys of heads whose num_classes is that of the data.
-HEADS = ('bbox_head', 'mask_head', 'decode_head')
+#: Config keys of parts whose num_classes is that of the data.
+HEADS = ('bbox_head', 'mask_head', 'decode_head', 'head', 'data_preprocessor')
 #: Label maps that are read before training.
 LOOKED_AT = 200
 HELP = (
@@ -36,9 +36,9 @@ def check_datasets(config: Config, *splits: str) -> None:
 
     Raises:
         InputError: A file or folder is missing, an annotation file is not
-            COCO, its categories are not the classes of the config, a head
-            has another number of classes, or a label map holds a label
-            outside of them.
+            COCO, its categories or the folders of a classification set are
+            not the classes of the config, a head has another number of
+            classes, or a label map holds a label outside of them.
     """
     scope = config.get('default_scope') or 'mmdet'
     for split in splits:
@@ -50,6 +50,8 @@ def check_datasets(config: Config, *splits: str) -> None:
             _check_folders(dataset, key)
             kind = _dataset_class(dataset.type, scope)
             classes = _classes(dataset, kind)
+            if 'CustomDataset' in {base.__name__ for base in kind.__mro__}:
+                classes = _check_class_folders(dataset, classes, key)
             # Panoptic detectors find things; stuff has heads of its own.
             things = list(kind.METAINFO.get('thing_classes') or classes)
             _check_heads(config.model, things, key)
@@ -72,7 +74,7 @@ def _dataset_class(name: str, scope: str) -> type:
 
 def _classes(dataset: dict, kind: type) -> list[str]:
     """Classes of a dataset: its metainfo, or its type's."""
-    classes = (dataset.get('metainfo') or {}).get('classes')
+    classes = (dataset.get('metainfo') or dataset).get('classes')
     if classes is None:
         classes = kind.METAINFO.get('classes') or ()
     if isinstance(classes, str):
@@ -213,6 +215,40 @@ def _check_folders(dataset: dict, key: str) -> None:
                 f'{key}.data_root with --cfg-options, or get the data. '
                 f'{HELP}'
             )
+
+
+def _check_class_folders(
+    dataset: dict, classes: list[str], key: str
+) -> list[str]:
+    """Check mmpretrain's folder for each class; the classes."""
+    folders = prefix_folders(dataset)
+    if not folders or not dataset.get('with_label', True):
+        return classes
+    if dataset.get('ann_file'):
+        path = _resolve(dataset, dataset['ann_file'])
+        if not path.is_file():
+            raise InputError(
+                f'{key}.ann_file: expected a file with an image and its label '
+                f'in each line at {path.absolute()}, found none'
+            )
+        return classes
+    place = folders['img_path']
+    names = sorted(p.name for p in place.iterdir() if p.is_dir())
+    if not names or len(names) != len(classes or names):
+        raise InputError(
+            f'{key}: expected a folder with the images of each class in '
+            f'{place.absolute()}, {len(classes) or "one or more"} in all, '
+            f'found {len(names)} ({shorten(names)}). Sort the images into '
+            'them, or give a file with an image and its label in each line '
+            f'as {key}.ann_file'
+        )
+    if sorted(classes) == names and classes != names:
+        raise InputError(
+            f'{key}: the classes must be in the order of their folders, '
+            f'{shorten(names)}, got {shorten(classes)}; labels would be '
+            'exchanged'
+        )
+    return classes or names
 
 
 def _check_coco(dataset: dict, classes: list[str], key: str) -> None:

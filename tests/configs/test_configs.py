@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from helpers import metadata
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 
@@ -32,11 +33,14 @@ LONG_TASKS = {
     'retinanet': 'retinanet_{}_fpn_ms-crop-3x_coco.py',
     'cascade_mask_rcnn': 'cascade-mask-rcnn_{}_fpn_ms-crop-3x_coco.py',
 }
+#: ImageNet: the five sizes and the baseline whose weights nobody published.
+CLASSIFIERS = '{}_16xb64_in1k.py'
 BASELINES = ('pvt-tiny', 'pvt-small', 'soft-like-tiny')
 #: Drop path of the recipes, by size.
 DROP_PATH = dict(tiny=0.1, small=0.1, medium=0.2, large=0.3, huge=0.3)
 NAME = re.compile(
-    r'[a-z0-9-]+_(laplacianformer|pvt|soft-like)-([a-z]+)(_[a-z0-9-]+)+\.py'
+    r'(?:[a-z0-9-]+_)?(laplacianformer|pvt|soft-like)-([a-z]+)'
+    r'(_[a-z0-9-]+)+\.py'
 )
 
 
@@ -55,6 +59,13 @@ def test_every_task_has_every_size_and_baseline(task):
     assert {path.name for path in (CONFIGS / task).glob('*.py')} == expected
 
 
+def test_imagenet_has_every_backbone_without_published_weights():
+    backbones = [f'laplacianformer-{size}' for size in SIZES]
+    expected = {CLASSIFIERS.format(b) for b in (*backbones, 'soft-like-tiny')}
+    found = {path.name for path in (CONFIGS / 'imagenet').glob('*.py')}
+    assert found == expected
+
+
 @pytest.mark.parametrize('path', LEAVES, ids=leaf_id)
 def test_leaf_is_small_and_well_named(path):
     assert len(path.read_text().splitlines()) <= 5
@@ -67,14 +78,22 @@ def test_leaf_agrees_with_the_size_table(path):
     family, size = NAME.fullmatch(path.name).groups()[:2]
     backbone = config.model.backbone
     channels = ARCHS['nano' if size == 'nano' else 'tiny']['embed_dims']
-    part = config.model.get('neck') or config.model.decode_head
-    assert tuple(part.in_channels) == channels
+    if config.default_scope == 'mmpretrain':
+        assert config.model.head.in_channels == channels[-1]
+        assert backbone.out_indices == (3,)
+    else:
+        part = config.model.get('neck') or config.model.decode_head
+        assert tuple(part.in_channels) == channels
     assert config.custom_imports.imports == ['mmlaplacian']
     if family == 'laplacianformer':
         assert backbone.arch == size
         assert ARCHS[size]['embed_dims'] == channels
     if family == 'laplacianformer' and size != 'nano':
         assert backbone.drop_path_rate == DROP_PATH[size]
+    if config.default_scope == 'mmpretrain' or size == 'nano':
+        # These train from random weights.
+        assert 'init_cfg' not in backbone
+    elif family == 'laplacianformer':
         assert backbone.init_cfg == dict(
             type='Pretrained',
             checkpoint=f'checkpoints/laplacianformer-{size}_in1k.pth',
@@ -107,6 +126,8 @@ def build(path):
 
 @pytest.mark.parametrize('path', LEAVES, ids=leaf_id)
 def test_leaf_builds(path, openmmlab):
+    if Config.fromfile(path).default_scope == 'mmpretrain':
+        pytest.skip('tests/pretrain builds classifiers')
     config, model = build(path)
     count = sum(p.numel() for p in model.parameters())
     assert count == metadata(path)['Parameters']
@@ -181,16 +202,44 @@ def test_ade20k_schedule(task, iterations, batch):
     assert config.auto_scale_lr.base_batch_size == 8 * batch
 
 
+@pytest.mark.parametrize('size', SIZES)
+def test_imagenet_recipe(size):
+    """The values of design section 6, which are the family's and DeiT's."""
+    name = CLASSIFIERS.format(f'laplacianformer-{size}')
+    config = Config.fromfile(CONFIGS / 'imagenet' / name)
+    optimizer = dict(type='AdamW', lr=1e-3, weight_decay=0.05)
+    assert config.optim_wrapper.optimizer == optimizer
+    assert config.optim_wrapper.paramwise_cfg == dict(
+        norm_decay_mult=0.0, bias_decay_mult=0.0
+    )
+    assert config.train_cfg.max_epochs == 300
+    warmup, cosine = config.param_scheduler
+    assert (warmup.begin, warmup.end, warmup.by_epoch) == (0, 5, True)
+    assert (cosine.begin, cosine.end, cosine.T_max) == (5, 300, 295)
+    assert 16 * config.train_dataloader.batch_size == 1024
+    assert config.auto_scale_lr.base_batch_size == 1024
+    mixes = config.model.train_cfg.augments
+    assert {m.type: m.alpha for m in mixes} == dict(Mixup=0.8, CutMix=1.0)
+    assert config.model.head.loss.label_smooth_val == 0.1
+    steps = {s.type: s for s in config.train_dataloader.dataset.pipeline}
+    assert steps['RandAugment'].magnitude_level == 9
+    assert steps['RandomErasing'].erase_prob == 0.25
+
+
+@pytest.mark.parametrize(
+    'path', sorted(CONFIGS.glob('imagenet/*.py')), ids=leaf_id
+)
+def test_coco_starts_from_what_imagenet_trains(path):
+    ours = Config.fromfile(path).model.backbone
+    task = TASKS['mask_rcnn'].format(path.name.split('_')[0])
+    theirs = Config.fromfile(CONFIGS / 'mask_rcnn' / task).model.backbone
+    for part in ('type', 'arch', 'drop_path_rate', 'attention'):
+        assert ours.get(part) == theirs.get(part)
+
+
 def metafiles():
     index = yaml.safe_load((CONFIGS.parent / 'model-index.yml').read_text())
     return [CONFIGS.parent / name for name in index['Import']]
-
-
-def metadata(path):
-    """What the metafile beside a config says of its model."""
-    models = yaml.safe_load((path.parent / 'metafile.yml').read_text())
-    entries = {model['Name']: model for model in models['Models']}
-    return entries[path.stem]['Metadata']
 
 
 def test_every_config_is_in_a_metafile_once():

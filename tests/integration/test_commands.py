@@ -12,25 +12,13 @@ from pathlib import Path
 import cv2
 import pytest
 import torch
+from helpers import run_python as run
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / 'configs/digits/mask-rcnn_laplacianformer-nano_fpn_digits.py'
 COCO_CONFIG = (
     ROOT / 'configs/mask_rcnn/mask-rcnn_laplacianformer-tiny_fpn_1x_coco.py'
 )
-
-
-def run(cwd, *command, fails=False):
-    result = subprocess.run(
-        [sys.executable, *map(str, command)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        env={**os.environ, 'OMP_NUM_THREADS': '1'},
-    )
-    text = result.stdout + result.stderr
-    assert (result.returncode != 0) == fails, text[-3000:]
-    return text
 
 
 def shell(cwd, *command, fails=False, **variables):

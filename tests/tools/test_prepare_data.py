@@ -92,3 +92,56 @@ def test_missing_package_is_named():
         find_file('gone', 'data.csv')
     with pytest.raises(FileNotFoundError, match='data.csv comes from the num'):
         find_file('numpy', 'data.csv')
+
+
+@pytest.fixture(scope='module')
+def classes(tmp_path_factory):
+    out = tmp_path_factory.mktemp('classes')
+    digits.write_classes(out, dict(train=25, val=20), side=64, seed=3)
+    return out
+
+
+def test_classes_have_a_folder_each(classes):
+    for split, size in (('train', 25), ('val', 20)):
+        names = sorted(p.name for p in (classes / split).iterdir())
+        assert names == list(digits.CLASSES)
+        paths = list((classes / split).rglob('*.png'))
+        assert len(paths) == size
+        for path in paths:
+            assert int(path.stem) % 10 == int(path.parent.name)
+            assert cv2.imread(str(path)).shape == (64, 64, 3)
+
+
+def test_classes_leave_out_the_digits_of_validation_scenes(
+    tmp_path, monkeypatch
+):
+    used, compose = {}, digits.compose_digit
+    images, labels = digits.load_mnist()
+
+    def note(rng, digit, side):
+        used.setdefault(split, set()).add(digit.tobytes())
+        return compose(rng, digit, side)
+
+    monkeypatch.setattr(digits, 'compose_digit', note)
+    for split in digits.SPLITS:
+        digits.write_classes(tmp_path, {split: 1000}, side=32, seed=0)
+    pool = np.concatenate(digits.split_digits(labels, seed=0)['val'])
+    # A thousand turns take every validation digit once.
+    assert used['val'] == {images[i].tobytes() for i in pool}
+    assert not used['val'] & used['train']
+    assert len(used['train']) == 1000
+
+
+def test_same_seed_same_classes(classes, tmp_path):
+    digits.write_classes(tmp_path, dict(val=5), side=64, seed=3)
+    again = (tmp_path / 'val/4/000004.png').read_bytes()
+    assert again == (classes / 'val/4/000004.png').read_bytes()
+    (tmp_path / 'val/4/000099.png').write_bytes(b'stale')
+    digits.write_classes(tmp_path, dict(val=5), side=64, seed=4)
+    assert again != (tmp_path / 'val/4/000004.png').read_bytes()
+    assert len(list(tmp_path.rglob('*.png'))) == 5
+
+
+def test_side_of_classes_out_of_range(tmp_path):
+    with pytest.raises(ValueError, match='at least 32 pixels, got 20'):
+        digits.write_classes(tmp_path, dict(val=1), side=20)

@@ -83,6 +83,43 @@ def test_another_torch_needs_another_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
+    'made, options', [('', ['--pretrain']), ('for: pretraining\n', [])]
+)
+def test_an_environment_serves_one_purpose(tmp_path, made, options):
+    mark = tmp_path / 'mmlaplacian-setup.txt'
+    mark.write_text(f'torch: torch==2.4.0\n{made}recipe: 12ab\n')
+    result = subprocess.run(
+        [sys.executable, PATH, '--venv', tmp_path, *options],
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 1
+    assert 'for: pretraining' in result.stderr
+    assert 'VENV_PRETRAIN=DIR' in result.stderr
+
+
+def test_pretraining_takes_mmcv_without_operators(tmp_path):
+    purpose = 'for: pretraining\n'
+    mark = tmp_path / 'mmlaplacian-setup.txt'
+    mark.write_text(f'torch: torch==2.14.1\n{purpose}')
+    (tmp_path / 'bin').mkdir()
+    fake = tmp_path / 'bin' / 'python'
+    fake.write_text('#!/bin/sh\necho 2.14.1\n')
+    fake.chmod(0o755)
+    command = [sys.executable, PATH, '--venv', tmp_path, '--pretrain']
+    subprocess.run(command, check=True)
+    log = (tmp_path / 'mmlaplacian-setup.log').read_text().splitlines()
+    mmcv, kernels = (line for line in log if '--editable' in line)
+    # A build that is isolated from PyTorch; a wheel would have operators.
+    assert '--no-binary=onedl-mmcv' in mmcv and '[pretrain,dev]' in mmcv
+    assert '--no-build-isolation' not in mmcv and '--constraint' in mmcv
+    assert '--no-build-isolation --no-deps' in kernels
+    constraint = tmp_path / 'mmlaplacian-constraint.txt'
+    assert constraint.read_text() == 'torch==2.14.1\n'
+    assert purpose + 'recipe: ' in mark.read_text()
+
+
+@pytest.mark.parametrize(
     'wanted, nvcc, built',
     [
         ('', None, {}),

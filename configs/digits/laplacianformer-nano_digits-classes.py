@@ -1,0 +1,1 @@
+_base_ = '../_base_/recipes/classifier_digits.py'

@@ -1,0 +1,2 @@
+_base_ = '../_base_/recipes/classifier_300e_in1k.py'
+model = dict(backbone=dict(arch='medium', drop_path_rate=0.2))
