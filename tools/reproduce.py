@@ -18,6 +18,8 @@ from mmlaplacian.check_env import check_or_exit
 
 check_or_exit('reproduce.py')
 
+from mmengine.config import DictAction
+
 from mmlaplacian.apis import experiments
 from mmlaplacian.apis.model_zoo import model_zoo
 from mmlaplacian.apis.run_logs import DONE, NOT_RUN, UNFINISHED
@@ -185,6 +187,33 @@ def build_commands(experiment, seed: int, folder: Path, start, args) -> tuple:
     return train, test, [*common, '--cfg-options', *options]
 
 
+def count_processes(args) -> int:
+    """How many will train, of all machines."""
+    names = dict(slurm='SLURM_NTASKS', mpi='OMPI_COMM_WORLD_SIZE')
+    if args.launcher in names:
+        return int(os.environ.get(names[args.launcher], 1))
+    return (args.processes or 1) * int(os.environ.get('NNODES', 1))
+
+
+def check_batch(experiment, args) -> None:
+    """Refuse a learning rate that is for another total batch size."""
+    options = argparse.Namespace()
+    DictAction([], 'given')(None, options, args.cfg_options)
+    config = experiment.load_config(CONFIGS)
+    config.merge_from_dict(options.given)
+    asked = args.auto_scale_lr or 'optim_wrapper.optimizer.lr' in options.given
+    troubles = experiments.batch_troubles(config, count_processes(args))
+    if troubles and not asked:
+        text = (
+            f'{experiment.id}: {troubles[0]}: add --processes N for N GPUs, '
+            'or --auto-scale-lr, or give a learning rate of your own, with '
+            '--cfg-options optim_wrapper.optimizer.lr=LR'
+        )
+        if not args.dry_run:
+            raise InputError(text)
+        print(text)
+
+
 def execute(words: list[str], dry: bool) -> None:
     """Print a command and, unless ``dry``, run it."""
     shown = (w if '"$(cat ' in w else shlex.quote(w) for w in words)
@@ -261,8 +290,9 @@ def run(args, table: dict, given: dict) -> None:
         print(f'{experiment.id} is the run of {experiment.run_id}')
     print(
         f'{experiment.id}: {experiment.hardware}, time of a seed '
-        f'{experiment.time}'
+        f'{experiment.time}; results: {args.work_dirs}/{experiment.run_id}'
     )
+    check_batch(experiment, args)
     for i, seed in enumerate(seeds):
         own = experiment.folder(args.work_dirs, seed)
         folder = folders[i] if folders else own

@@ -265,12 +265,32 @@ def _with_figures(
         f'{key} is {got}, the config says {want}'
         for key, got, want in _compare(run.config, expected, NOTED)
     ]
+    if run.processes:
+        notes += batch_troubles(run.config, run.processes)
     start = _start(run.start)
     if experiment.starts_from or start != _start(expected):
         notes.insert(0, f'started from {start}')
     return replace(
         outcome, figures=figures, source=result.source, notes=tuple(notes)
     )
+
+
+def batch_troubles(config: Config, processes: int) -> list[str]:
+    """Say, in one sentence or none, that the learning rate is for others.
+
+    Args:
+        config: ``auto_scale_lr`` says for which total batch size the learning
+            rate is, and whether it is scaled.
+        processes: Each of which takes a batch.
+    """
+    scale = config.get('auto_scale_lr') or {}
+    base = scale.get('base_batch_size')
+    own = config.train_dataloader.batch_size
+    if scale.get('enable') or base in (None, own * processes):
+        return []
+    return [
+        f'{processes} x {own} images a step, the learning rate is for {base}'
+    ]
 
 
 def _start(config: Config) -> str:

@@ -56,6 +56,8 @@ class Run:
             the newest first. Only a run that is done has some.
         last_validation: In words and values, the newest validation of a run
             that is not done; None without one.
+        processes: That trained, in its newest session; None where the text
+            log does not say.
     """
 
     folder: Path
@@ -65,6 +67,7 @@ class Run:
     start: Config | None = None
     results: tuple[Result, ...] = ()
     last_validation: tuple[str, dict[str, float]] | None = None
+    processes: int | None = None
 
 
 @dataclass
@@ -184,7 +187,14 @@ def _judge(folder: Path, sessions: list[Path], training: _Training) -> Run:
         )
     trained = [r for r in training.records if r['trains']]
     validated = [r for r in training.records if not r['trains']]
-    common = dict(folder=folder, config=training.config, start=training.start)
+    log = _read_text(training.newest)
+    number = re.search(r'GPU number: (\d+)', log)
+    common = dict(
+        folder=folder,
+        config=training.config,
+        start=training.start,
+        processes=int(number[1]) if number else None,
+    )
     if validated:
         # Of a loop over iterations, the step is exact; of one over epochs,
         # it may be either.
@@ -196,7 +206,7 @@ def _judge(folder: Path, sessions: list[Path], training: _Training) -> Run:
     reached = (
         f'reached {unit} {newest[unit]} of {total}'
         + (f' (iteration {newest["iter"]})' if by_epoch else '')
-        + _log_end(training.newest)
+        + _log_end(log)
     )
     if trouble := _not_finite(trained):
         return Run(
@@ -236,10 +246,14 @@ def _not_finite(trained: list[dict]) -> str:
     return f'the loss is {begin["loss"]} from iteration {begin["iter"]} on'
 
 
-def _log_end(session: Path) -> str:
-    """When the text log was last written to, as the log itself says."""
+def _read_text(session: Path) -> str:
+    """The text log of a session, or nothing."""
     path = session / f'{session.name}.log'
-    text = path.read_text(errors='replace') if path.is_file() else ''
+    return path.read_text(errors='replace') if path.is_file() else ''
+
+
+def _log_end(text: str) -> str:
+    """When a text log was last written to, as the log itself says."""
     times = re.findall(r'^(\d{4}/\d\d/\d\d [\d:]{8}) - ', text, re.MULTILINE)
     return f', log ends {times[-1]}' if times else ''
 

@@ -113,6 +113,19 @@ def test_what_a_machine_may_change_is_said(tmp_path):
     )
 
 
+def test_a_learning_rate_for_another_batch_is_said(tmp_path):
+    def config(**scale):
+        return toy_config(auto_scale_lr=dict(base_batch_size=4, **scale))
+
+    row = toy_table(tmp_path, config=config(enable=False))['toy']
+    toy_train(tmp_path / 'run', config(enable=False))
+    (note,) = judge(row, tmp_path / 'run', tmp_path).notes
+    assert note == '1 x 1 images a step, the learning rate is for 4'
+    toy_train(tmp_path / 'scaled', config(enable=True))
+    (note,) = judge(row, tmp_path / 'scaled', tmp_path).notes
+    assert note.startswith('auto_scale_lr.enable is True')
+
+
 @pytest.mark.parametrize('value', [-1, math.nan])
 def test_a_figure_that_is_none(value, tmp_path):
     # NaN differs from itself: the config of the experiment must not hold it.

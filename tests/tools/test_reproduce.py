@@ -56,18 +56,24 @@ def test_config_of_a_row(config):
     assert 'model' in Config.fromfile(path, import_custom_modules=False)
 
 
+ATTENTION = 'model.backbone.attention.'
+
+
 @pytest.mark.parametrize(
     'row',
-    [row for row in TABLE.values() if row.overrides],
+    [
+        row
+        for row in TABLE.values()
+        if any(key.startswith(ATTENTION) for key in row.overrides)
+    ],
     ids=lambda row: row.id,
 )
-def test_overrides_are_arguments_of_the_backbone(row):
+def test_overrides_are_arguments_of_the_attention(row):
     config = Config(dict(model=dict(backbone=dict(arch='nano'))))
     config.merge_from_dict(row.overrides)
     with torch.device('meta'):
         model = LaplacianFormer(**config.model.backbone)
     attention = model.stages[0].blocks[0].attn
-    assert all(key.count('.') == 3 for key in row.overrides)
     taken = dict(
         bandwidth=attention.bandwidth,
         kernel=attention.kernel,
@@ -77,7 +83,19 @@ def test_overrides_are_arguments_of_the_backbone(row):
         whitening=attention.kernel_cfg['whitening'],
     )
     for key, value in row.overrides.items():
-        assert taken[key.rsplit('.', 1)[1]] == value
+        assert taken[key.removeprefix(ATTENTION)] == value
+
+
+def test_other_overrides_exchange_what_is_there():
+    for row in TABLE.values():
+        content = Config.fromfile(
+            ROOT / 'configs' / row.config, import_custom_modules=False
+        )
+        for key in row.overrides:
+            if not key.startswith(ATTENTION):
+                node = content
+                for part in key.split('.'):
+                    node = node[int(part) if part.isdigit() else part]
 
 
 def test_every_model_is_an_experiment():
@@ -170,7 +188,8 @@ def test_commands_of_seeds(reproduce):
         'run', 'mask-rcnn-tiny', '--seed', 3, 4, '--dry-run', '--amp',
         *('--from-scratch', '--cfg-options', 'train_cfg.max_epochs=36'),
     )  # fmt: skip
-    head, *commands = text.splitlines()
+    head, note, *commands = text.splitlines()
+    assert '1 x 2 images a step, the learning rate is for 16' in note
     assert '8 GPUs x 2 images' in head and 'not measured' in head
     config = ROOT / 'configs' / TABLE['mask-rcnn-tiny'].config
     expected = []
@@ -212,6 +231,18 @@ def test_overrides_reach_the_config_as_they_are(reproduce):
             for key, value in read.items()
         }
         assert parsed == row.overrides
+
+
+def test_a_learning_rate_for_another_batch(reproduce):
+    text = reproduce('run', 'bandwidth-2', fails=True)
+    assert '1 x 64 images a step, the learning rate is for 1024' in text
+    for consent in (
+        ('--processes', 16),
+        ('--auto-scale-lr',),
+        ('--cfg-options', 'optim_wrapper.optimizer.lr=1e-4'),
+    ):
+        text = reproduce('run', 'bandwidth-2', '--dry-run', *consent)
+        assert 'images a step' not in text and 'train' in text
 
 
 def test_an_unknown_experiment(reproduce):
@@ -321,6 +352,7 @@ def place(tmp_path, digit_scenes, openmmlab):
         overrides={
             'train_cfg.max_epochs': 1,
             'train_dataloader.batch_size': 4,
+            'auto_scale_lr.base_batch_size': 4,
             # After two steps every score is low.
             'model.test_cfg.score_thr': 0,
         },

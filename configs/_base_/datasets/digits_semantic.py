@@ -16,10 +16,20 @@ metainfo = dict(
         [250, 190, 212],
     ],
 )
+# Without sizes, turns and colours of its own the training set, which has 400
+# digits a class, is learnt by heart: mIoU 0.59 instead of RESULT.
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations'),
-    dict(type='Resize', scale=(192, 192), keep_ratio=True),
+    dict(
+        type='RandomResize',
+        scale=(192, 192),
+        ratio_range=(0.5, 2.0),
+        keep_ratio=True,
+    ),
+    dict(type='RandomCrop', crop_size=(192, 192)),
+    dict(type='RandomRotate', prob=0.5, degree=20),
+    dict(type='PhotoMetricDistortion'),
     dict(type='PackSegInputs'),
 ]
 test_pipeline = [

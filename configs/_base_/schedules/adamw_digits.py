@@ -1,5 +1,5 @@
-# About ten minutes of nano on two cores.
-train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=5, val_interval=3)
+# About twelve minutes of nano on two cores.
+train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=6, val_interval=3)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
 param_scheduler = [
@@ -8,8 +8,8 @@ param_scheduler = [
         type='CosineAnnealingLR',
         by_epoch=True,
         begin=0,
-        end=5,
-        T_max=5,
+        end=6,
+        T_max=6,
         eta_min_ratio=0.02,
         convert_to_iter_based=True,
     ),
