@@ -55,4 +55,4 @@ env-pretrain:
 	    --torch "$(TORCH)"
 
 clean:
-	rm -rf build dist *.egg-info work_dirs
+	rm -rf build dist *.egg-info

@@ -15,10 +15,21 @@ Written by `{command}` from
 [configs](../configs): change those, not this page.
 
 Figures are in percent. Published: by the source in brackets, where "paper" is
-[arXiv 2604.20368](https://arxiv.org/abs/2604.20368). Ours: measured by this
-project, under the conditions of the last column; "not run": by nobody that we
-know of. Parameters are those of the whole model. No weights are published.
-`python tools/reproduce.py run EXPERIMENT` trains and tests a row."""
+[arXiv 2604.20368](https://arxiv.org/abs/2604.20368); -: no figure known to us.
+Ours: measured by this project, under the conditions of the last column; "not
+run": not by this project. Parameters are those of the whole model. No weights
+are published.
+
+`python tools/reproduce.py run EXPERIMENT` trains and tests a row, in one
+process: add `--processes N` for N GPUs, and with another total batch size than
+the recipe's `--auto-scale-lr`. ImageNet rows and the digit classifier run in
+the [second environment](../configs/imagenet/README.md); COCO and ADE20K rows
+of LaplacianFormer need [weights](weights.md) first."""
+#: What the paper does not say of its ablations.
+ABLATIONS = """\
+Bandwidths are in units of q and k scaled by D^(-1/4)
+([cuda_ops/README.md](../cuda_ops/README.md)); that the paper's lambda means
+the same is our assumption."""
 
 
 def model_zoo(table: dict[str, Experiment], index: Path, command: str) -> str:
@@ -40,7 +51,7 @@ def model_zoo(table: dict[str, Experiment], index: Path, command: str) -> str:
             ]
             parts.append(f'## {collection["Name"]}')
             parts.append('\n'.join(_models(models, table)))
-    parts.append('## Ablations')
+    parts += ['## Ablations', ABLATIONS]
     parts.append('\n'.join(_ablations(table)))
     return '\n\n'.join(parts) + '\n'
 
