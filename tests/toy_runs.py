@@ -133,7 +133,7 @@ def _runner(config, work):
 def toy_train(work, config=None, stop=None, resume=False):
     """Train in a folder; ``stop`` is the iteration at which it is killed."""
     config = (config or toy_config()).copy()
-    config.custom_hooks = [dict(type='ToyHook', stop=stop)]
+    config.default_hooks.toy = dict(type='ToyHook', stop=stop)
     config.resume = resume
     if resume:
         config.load_from = (work / 'last_checkpoint').read_text()

@@ -193,6 +193,11 @@ def tables(rows: list[dict]) -> Iterator[list[dict]]:
         ]
 
 
+def is_forward(row: dict) -> bool:
+    title, _, dtype = WAYS['forward']
+    return (row['what'], row['dtype']) == (title, dtype)
+
+
 def markdown(results: dict) -> str:
     """Tables of one group and way each: ratios to ours, and memory."""
     lines = [f'{results["machine"]}; PyTorch {results["torch"]}; batch 1']
@@ -319,6 +324,8 @@ def main():
         '--plot', type=Path, help='draw the first group, forward, there'
     )
     args = parser.parse_args()
+    if args.read and not args.read.is_file():
+        parser.error(f'--read: expected a file, found none at {args.read}')
     results = json.loads(args.read.read_text()) if args.read else run(args)
     text = markdown(results)
     print(text)
@@ -327,7 +334,10 @@ def main():
     if args.markdown:
         args.markdown.write_text(text)
     if args.plot:
-        first = next(tables(results['rows']))
+        forward = (t for t in tables(results['rows']) if is_forward(t[0]))
+        first = next(forward, None)
+        if first is None:
+            parser.error('--plot draws forward passes, and there are none')
         draw(
             [r for r in first if r['threads'] == first[0]['threads']],
             args.plot,

@@ -59,6 +59,11 @@ def parse_args():
         help='fail where a smaller share of the parameters is found, 0 to 1; '
         'default: %(default)s',
     )
+    command.add_argument(
+        '--trust',
+        action='store_true',
+        help='read a whole checkpoint of a training, and run code in it',
+    )
     command = commands.add_parser(
         'publish',
         parents=[files],
@@ -86,7 +91,7 @@ def backbone(args):
 
 def warm_start(args):
     apis.check_output(args.out, args.force)
-    content, report = apis.warm_start(args.source, args.arch)
+    content, report = apis.warm_start(args.source, args.arch, args.trust)
     print(report.text())
     if report.share < args.min_share:
         raise InputError(

@@ -54,7 +54,8 @@ def parse_args():
         action='append',
         default=[],
         metavar='ID=DIR',
-        help='take DIR as a work directory of ID; may be repeated',
+        help='take DIR as a work directory of ID; may be repeated. The '
+        'config in it is run: give none that you do not trust',
     )
     parsers.add_parser(
         'list', parents=[places], help='every experiment and its state'
@@ -121,7 +122,7 @@ def given_folders(runs: list[str], table: dict) -> dict[str, list[Path]]:
                 f'--run: expected ID=DIR with a work directory, got {text!r}'
                 ' and no such folder'
             )
-        inside = sorted(folder.glob('seed*')) or [folder]
+        inside = experiments.seed_folders(folder) or [folder]
         folders.setdefault(experiment.run_id, []).extend(inside)
     return folders
 
@@ -190,17 +191,32 @@ def build_commands(experiment, seed: int, folder: Path, start, args) -> tuple:
 def count_processes(args) -> int:
     """How many will train, of all machines."""
     names = dict(slurm='SLURM_NTASKS', mpi='OMPI_COMM_WORLD_SIZE')
-    if args.launcher in names:
-        return int(os.environ.get(names[args.launcher], 1))
-    return (args.processes or 1) * int(os.environ.get('NNODES', 1))
+    name = names.get(args.launcher, 'NNODES')
+    text = os.environ.get(name, '1')
+    if not text.isdigit():
+        raise InputError(f'{name}: expected a number, got {text!r}')
+    return int(text) * (args.processes or 1)
 
 
-def check_batch(experiment, args) -> None:
-    """Refuse a learning rate that is for another total batch size."""
+def check_settings(experiment, args) -> None:
+    """Refuse what would train in vain, or with the wrong learning rate."""
     options = argparse.Namespace()
-    DictAction([], 'given')(None, options, args.cfg_options)
     config = experiment.load_config(CONFIGS)
-    config.merge_from_dict(options.given)
+    try:
+        DictAction([], 'given')(None, options, args.cfg_options)
+        config.merge_from_dict(options.given)
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise InputError(
+            f'--cfg-options: expected KEY=VALUE of {experiment.config}, got '
+            f'{" ".join(args.cfg_options)}: {error}'
+        ) from error
+    expected = experiment.load_config(CONFIGS)
+    for key, got, wanted in experiments.differences(config, expected):
+        raise InputError(
+            f'--cfg-options: {key}={got} would be another experiment than '
+            f'{experiment.id}, which has {wanted}; train it with '
+            'tools/train.py'
+        )
     asked = args.auto_scale_lr or 'optim_wrapper.optimizer.lr' in options.given
     troubles = experiments.batch_troubles(config, count_processes(args))
     if troubles and not asked:
@@ -259,6 +275,7 @@ def run_seed(experiment, seed: int, folder: Path, args, given, table) -> None:
         start = find_start(experiment, seed, args, given, table)
     train, test, rest = build_commands(experiment, seed, folder, start, args)
     if trains:
+        check_settings(experiment, args)
         execute(train, args.dry_run)
     found = None if trains and args.dry_run else last_checkpoint(folder)
     if not found and not args.dry_run:
@@ -292,7 +309,6 @@ def run(args, table: dict, given: dict) -> None:
         f'{experiment.id}: {experiment.hardware}, time of a seed '
         f'{experiment.time}; results: {args.work_dirs}/{experiment.run_id}'
     )
-    check_batch(experiment, args)
     for i, seed in enumerate(seeds):
         own = experiment.folder(args.work_dirs, seed)
         folder = folders[i] if folders else own

@@ -65,21 +65,25 @@ def extract_backbone(
     )
 
 
-def warm_start(path: str, arch: str) -> tuple[dict, checkpoint.WarmStart]:
+def warm_start(
+    path: str, arch: str, trusted: bool = False
+) -> tuple[dict, checkpoint.WarmStart]:
     """A LaplacianFormer that starts from PVT or PVTv2 weights.
 
     Args:
         path: Checkpoint with the weights of a PVT or PVTv2.
         arch: A name in ``ARCHS``.
+        trusted: Whether code in the file may run. Default: False.
 
     Returns:
         The new checkpoint, complete: what does not map is initialised with
         the seed ``SEED``. And the report.
 
     Raises:
-        InputError: The file holds something else.
+        InputError: The file holds something else, or what only a trusted
+            one may.
     """
-    content = _read_any(path)
+    content = _read_any(path, trusted)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         ours = LaplacianFormer(arch).state_dict()
@@ -123,6 +127,8 @@ def publish(
         InputError: The checkpoint has no weights, a file is there, or
             safetensors is not installed.
     """
+    if not Path(out).name:
+        raise InputError(f'OUT: expected the name of a file, got {out!r}')
     if safetensors:
         _need_safetensors('--safetensors')
     content = _read_any(path)
@@ -182,9 +188,13 @@ def write_checkpoint(content: dict, path: str, force: bool = False) -> None:
     _write(Path(path), _serialise(content))
 
 
-def _read_any(path: str):
+def _read_any(path: str, trusted: bool = True):
     if not path.endswith('.safetensors'):
-        return read_checkpoint(path)
+        return read_checkpoint(path, trusted)
+    if '://' in path:
+        raise InputError(
+            f'{path}: expected a file, got an address; download it first'
+        )
     _need_safetensors(path)
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -221,7 +231,10 @@ def _plain_entries(meta: dict) -> tuple[dict, list[str]]:
 
 def _plain(value):
     if isinstance(value, dict):
-        return {_plain(key): _plain(item) for key, item in value.items()}
+        # Those of JSON, in which safetensors keeps them.
+        if not all(isinstance(key, (str, int, float)) for key in value):
+            raise TypeError(type(value))
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, tuple):
         return tuple(map(_plain, value))
     if isinstance(value, list):

@@ -221,9 +221,12 @@ def _check_class_folders(
     dataset: dict, classes: list[str], key: str
 ) -> list[str]:
     """Check mmpretrain's folder for each class; the classes."""
-    folders = prefix_folders(dataset)
-    if not folders or not dataset.get('with_label', True):
+    if _is_remote(dataset) or not dataset.get('with_label', True):
         return classes
+    # mmpretrain's default: the folders lie in data_root itself.
+    prefix = dataset.get('data_prefix') or '.'
+    place = prefix_folders({**dataset, 'data_prefix': prefix})['img_path']
+    _check_folders({**dataset, 'data_prefix': prefix}, key)
     if dataset.get('ann_file'):
         path = _resolve(dataset, dataset['ann_file'])
         if not path.is_file():
@@ -232,7 +235,6 @@ def _check_class_folders(
                 f'in each line at {path.absolute()}, found none'
             )
         return classes
-    place = folders['img_path']
     names = sorted(p.name for p in place.iterdir() if p.is_dir())
     if not names or len(names) != len(classes or names):
         raise InputError(

@@ -4,6 +4,7 @@ The table is ``configs/experiments.yml``; its head explains the fields.
 """
 
 import math
+import re
 import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,8 @@ from .run_logs import BROKEN, DONE, NOT_RUN, UNFINISHED, Result, Run, read_run
 
 #: State of a folder that holds the run of something else.
 MISMATCH = 'mismatch'
+#: State of a second run with the same seed, which a spread must not count.
+REPEATED = 'repeated'
 #: What must be as the experiment says for a figure to be its figure.
 DECISIVE = (
     'model',
@@ -34,6 +37,9 @@ NOTED = (
     'param_scheduler',
     'auto_scale_lr.enable',
     'train_dataloader.batch_size',
+    'train_dataloader.sampler',
+    'default_hooks.ema',
+    'custom_hooks',
 )
 #: Where data lie and weights come from.
 PLACES = {
@@ -122,9 +128,20 @@ def load_experiments(path: str | Path) -> dict[str, Experiment]:
         Experiments by id, in the order of the table.
 
     Raises:
-        InputError: An id occurs twice, or a row names a field, a metric or
-            an experiment that there is not.
+        InputError: The file cannot be read or is no such table, an id occurs
+            twice, or a row names a field, a metric or an experiment that
+            there is not.
     """
+    try:
+        return _read_table(path)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f'{path}: expected a table as configs/experiments.yml explains '
+            f'it: {type(error).__name__}: {error}'
+        ) from error
+
+
+def _read_table(path: str | Path) -> dict[str, Experiment]:
     content = mmengine.load(path)
     metrics = {
         name: Metric(name, **fields)
@@ -176,7 +193,7 @@ class Outcome:
 
     Attributes:
         folder: Work directory.
-        status: Of :class:`Run`, or :data:`MISMATCH`.
+        status: Of :class:`Run`, :data:`MISMATCH` or :data:`REPEATED`.
         figures: In percent, by the metric's name; empty unless done.
         source: Which evaluation gave them.
         seed: Of the run; None where the config sets none.
@@ -286,6 +303,7 @@ def batch_troubles(config: Config, processes: int) -> list[str]:
     scale = config.get('auto_scale_lr') or {}
     base = scale.get('base_batch_size')
     own = config.train_dataloader.batch_size
+    own *= config.optim_wrapper.get('accumulative_counts', 1)
     if scale.get('enable') or base in (None, own * processes):
         return []
     return [
@@ -387,7 +405,7 @@ class Summary:
                 if planned > 1
                 else DONE
             )
-        for status in (UNFINISHED, BROKEN, MISMATCH):
+        for status in (UNFINISHED, BROKEN, MISMATCH, REPEATED):
             count = sum(each.status == status for each in self.outcomes)
             if count:
                 parts.append(status if count == 1 else f'{count} {status}')
@@ -432,11 +450,32 @@ def summarize(
     """
     summaries = []
     for experiment in table.values():
-        folders = sorted(Path(root, experiment.run_id).glob('seed*'))
+        folders = seed_folders(Path(root, experiment.run_id))
         folders += (given or {}).get(experiment.run_id, [])
-        outcomes = (judge(experiment, path, configs) for path in folders)
-        summaries.append(Summary(experiment, tuple(outcomes)))
+        folders = {path.resolve(): path for path in folders}.values()
+        outcomes = [judge(experiment, path, configs) for path in folders]
+        summaries.append(Summary(experiment, _count_once(outcomes)))
     return summaries
+
+
+def seed_folders(folder: Path) -> list[Path]:
+    """The work directories ``seedN`` in the folder of an experiment."""
+    names = re.compile(r'seed\d+')
+    return sorted(p for p in folder.glob('seed*') if names.fullmatch(p.name))
+
+
+def _count_once(outcomes: list[Outcome]) -> tuple[Outcome, ...]:
+    counted: dict[int, Path] = {}
+    for i, each in enumerate(outcomes):
+        if each.status != DONE or each.seed is None:
+            continue
+        first = counted.setdefault(each.seed, each.folder)
+        if first is not each.folder:
+            note = f'seed {each.seed} is counted already, from {first}'
+            outcomes[i] = replace(
+                each, status=REPEATED, figures={}, notes=(note,)
+            )
+    return tuple(outcomes)
 
 
 def published_text(experiment: Experiment, metric: str) -> str:

@@ -195,6 +195,12 @@ def _judge(folder: Path, sessions: list[Path], training: _Training) -> Run:
         start=training.start,
         processes=int(number[1]) if number else None,
     )
+    for record in (*validated[-1:], training.records[-1]):
+        if unit not in record:
+            raise _BrokenLogError(
+                f'{training.newest}: the log has no {unit} beside its '
+                f'figures: log_processor must have by_epoch={by_epoch}'
+            )
     if validated:
         # Of a loop over iterations, the step is exact; of one over epochs,
         # it may be either.

@@ -6,12 +6,14 @@ random model. Here it is an error.
 
 from collections.abc import Iterator
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS
 from mmengine.runner.checkpoint import CheckpointLoader
 from torch import Tensor, nn
+from torch.hub import load_state_dict_from_url
 
 from ..errors import InputError
 from ..models.checkpoint import unwrap
@@ -89,13 +91,14 @@ def _missing(key: str, module: dict) -> str:
         # Other attentions may have other tensors.
         if isinstance(arch, str) and not module.get('attention'):
             convert = 'tools/convert_checkpoint.py'
-            out = path or 'OUT'
+            config = f'imagenet/laplacianformer-{arch}_16xb64_in1k.py'
+            if arch == 'nano':
+                config = 'digits/laplacianformer-nano_digits-classes.py'
             ways = [
-                'pretrain with configs/imagenet/laplacianformer-'
-                f'{arch}_16xb64_in1k.py, then {convert} backbone CHECKPOINT '
-                f'{out}',
+                f'pretrain with configs/{config}, then {convert} backbone '
+                f'CHECKPOINT {path or "OUT"}',
                 f'start from PVT or PVTv2 weights: {convert} warm-start FILE '
-                f'{out} --arch {arch}',
+                f'OUT --arch {arch}, and way (3) with OUT',
                 *ways,
             ]
     numbered = (f'({i}) {way}' for i, way in enumerate(ways, 1))
@@ -123,11 +126,14 @@ def _pretrained(node, key: str) -> Iterator[tuple[str, dict]]:
         yield from _pretrained(child, f'{key}.{name}')
 
 
-def read_checkpoint(path: str):
+def read_checkpoint(path: str, trusted: bool = True):
     """What a checkpoint file holds, on the CPU.
 
     Args:
-        path: The file, or an address that mmengine can read.
+        path: The file, or an address that mmengine can read (http or https
+            where it is not trusted).
+        trusted: Whether code in the file may run, as pickles of training
+            programs need. Default: True.
 
     Returns:
         The unpickled content.
@@ -141,9 +147,21 @@ def read_checkpoint(path: str):
             f'{Path(path).absolute()}'
         )
     try:
+        if not trusted:
+            options = dict(map_location='cpu', weights_only=True)
+            if '://' in path:
+                return load_state_dict_from_url(path, **options)
+            return torch.load(path, **options)
         return CheckpointLoader.load_checkpoint(
             path, map_location='cpu', logger='silent'
         )
+    except UnpicklingError as error:
+        raise InputError(
+            f'checkpoint: {path} cannot be read as tensors and plain data '
+            'alone. A whole checkpoint of a training is such a file; where '
+            'you trust its source, --trust reads it, and runs what code is '
+            f'in it: {str(error).splitlines()[0]}'
+        ) from error
     except Exception as error:
         raise InputError(
             f'checkpoint: {path} is not a PyTorch checkpoint: {error}'

@@ -8,6 +8,8 @@ import cv2
 import numpy as np
 from pycocotools import mask as mask_api
 
+from .output import claim_folders
+
 #: COCO's limits of mask area between small, medium and large.
 SMALL, MEDIUM = 32**2, 96**2
 
@@ -24,6 +26,15 @@ def _annotation(label: int, mask: np.ndarray) -> dict:
         segmentation=rle,
         iscrowd=0,
     )
+
+
+def _describes(path: Path, description: str) -> bool:
+    """Whether an annotation file is of an earlier call."""
+    try:
+        content = json.loads(path.read_text())
+        return content['info']['description'] == description
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def write_split(
@@ -50,13 +61,14 @@ def write_split(
     Returns:
         Numbers of ``scenes`` and of ``small``, ``medium`` and ``large``
         objects (COCO's buckets of mask area).
+
+    Raises:
+        FileExistsError: ``out`` holds numbered pictures of somebody else.
     """
     out = Path(out)
     pictures, maps = out / split, out / 'semantic' / split
-    for folder, suffix in ((pictures, 'png'), (maps, 'png')):
-        folder.mkdir(parents=True, exist_ok=True)
-        for stale in folder.glob('[0-9]' * 6 + f'.{suffix}'):
-            stale.unlink()
+    target = out / 'annotations' / f'{split}.json'
+    claim_folders(out, (pictures, maps), ours=_describes(target, description))
     images, annotations = [], []
     for number, (scene, found) in enumerate(scenes):
         height, width = scene.shape[:2]
@@ -80,7 +92,6 @@ def write_split(
         annotations=annotations,
         categories=[dict(id=i + 1, name=n) for i, n in enumerate(classes)],
     )
-    target = out / 'annotations' / f'{split}.json'
     target.parent.mkdir(exist_ok=True)
     target.write_text(json.dumps(coco))
     areas = np.array([a['area'] for a in annotations])

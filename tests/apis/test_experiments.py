@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,15 @@ def test_what_a_machine_may_change_is_said(tmp_path):
     )
 
 
+def test_averaged_weights_are_said(tmp_path):
+    row = toy_table(tmp_path)['toy']
+    toy_train(
+        tmp_path / 'run', toy_config(**{'default_hooks.ema.type': 'EMAHook'})
+    )
+    (note,) = judge(row, tmp_path / 'run', tmp_path).notes
+    assert note == 'default_hooks.ema.type is EMAHook, the config says None'
+
+
 def test_a_learning_rate_for_another_batch_is_said(tmp_path):
     def config(**scale):
         return toy_config(auto_scale_lr=dict(base_batch_size=4, **scale))
@@ -177,6 +187,22 @@ def test_mean_spread_and_difference(tmp_path):
     text = experiments.markdown_report([summary], 'run')
     assert '| 90.0 (paper) | 89.5 ± 2.1 | -0.5 | done, 2 of 3 runs' in text
     assert f'- toy, {root}/toy/seed2 (unfinished): reached epoch 2' in text
+
+
+def test_what_is_no_run_of_its_own_does_not_count(tmp_path):
+    table = toy_table(tmp_path)
+    root = tmp_path / 'runs'
+    toy_train(root / 'toy/seed0')
+    for name in ('seed0_bad', 'seed1'):
+        shutil.copytree(root / 'toy/seed0', root / 'toy' / name)
+    again = dict(toy=[tmp_path / 'runs/toy/../toy/seed0'])
+    (summary,) = experiments.summarize(table, tmp_path, root, again)
+    assert [each.folder.name for each in summary.outcomes] == [
+        'seed0',
+        'seed1',
+    ]
+    assert len(summary.values('top')) == 1 and 'repeated' in summary.status
+    assert 'seed 0 is counted already' in summary.outcomes[1].notes[0]
 
 
 def test_one_run_has_no_spread(tmp_path):

@@ -125,8 +125,7 @@ def test_missing_pretrained_file_names_the_ways_out():
         'checkpoints/laplacianformer-tiny_in1k.pth',
         'configs/imagenet/laplacianformer-tiny_16xb64_in1k.py, then '
         'tools/convert_checkpoint.py backbone CHECKPOINT checkpoints/',
-        'tools/convert_checkpoint.py warm-start FILE '
-        'checkpoints/laplacianformer-tiny_in1k.pth --arch tiny',
+        'tools/convert_checkpoint.py warm-start FILE OUT --arch tiny',
         '--cfg-options model.backbone.init_cfg.checkpoint=FILE',
         '--from-scratch',
     ):

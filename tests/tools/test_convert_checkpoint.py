@@ -225,11 +225,24 @@ def test_too_small_a_share(pvt, tmp_path):
 
 def test_warm_start_of_a_wrong_file(trained, tmp_path):
     with pytest.raises(InputError, match='LaplacianFormer already'):
-        apis.warm_start(str(trained[0]), 'nano')
+        apis.warm_start(str(trained[0]), 'nano', trusted=True)
     text = tmp_path / 'x.pth'
     text.write_text('hello')
-    with pytest.raises(InputError, match='not a PyTorch checkpoint'):
+    with pytest.raises(InputError, match='x.pth'):
         apis.warm_start(str(text), 'nano')
+
+
+class Evil:
+    def __reduce__(self):
+        return Path.touch, (Path('touched'),)
+
+
+def test_warm_start_runs_no_code(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save(dict(state_dict={}, extra=Evil()), 'evil.pth')
+    with pytest.raises(InputError, match='--trust'):
+        apis.warm_start('evil.pth', 'nano')
+    assert not Path('touched').exists()
 
 
 def only(folder, pattern):

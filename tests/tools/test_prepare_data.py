@@ -145,3 +145,22 @@ def test_same_seed_same_classes(classes, tmp_path):
 def test_side_of_classes_out_of_range(tmp_path):
     with pytest.raises(ValueError, match='at least 32 pixels, got 20'):
         digits.write_classes(tmp_path, dict(val=1), side=20)
+
+
+def test_no_size_of_classes(tmp_path):
+    with pytest.raises(ValueError, match='at least 1'):
+        digits.write_classes(tmp_path, dict(train=-5))
+
+
+@pytest.mark.parametrize('write', [digits.write_classes, digits.write_digits])
+def test_pictures_of_others_stay(write, tmp_path):
+    place = '3' if write is digits.write_classes else ''
+    own = tmp_path / 'val' / place / '000123.png'
+    own.parent.mkdir(parents=True)
+    own.write_bytes(b'mine')
+    with pytest.raises(FileExistsError, match='did not write'):
+        write(tmp_path, dict(val=2))
+    assert own.read_bytes() == b'mine'
+    own.unlink()
+    for _ in range(2):
+        write(tmp_path, dict(val=2))

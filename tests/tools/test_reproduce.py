@@ -186,16 +186,18 @@ def test_report_without_work_directories(reproduce):
 def test_commands_of_seeds(reproduce):
     text = reproduce(
         'run', 'mask-rcnn-tiny', '--seed', 3, 4, '--dry-run', '--amp',
-        *('--from-scratch', '--cfg-options', 'train_cfg.max_epochs=36'),
+        *('--from-scratch', '--cfg-options', 'log_level=DEBUG'),
     )  # fmt: skip
-    head, note, *commands = text.splitlines()
-    assert '1 x 2 images a step, the learning rate is for 16' in note
+    head, *commands = text.splitlines()
+    for note in commands[::3]:
+        assert '1 x 2 images a step, the learning rate is for 16' in note
+    del commands[::3]
     assert '8 GPUs x 2 images' in head and 'not measured' in head
     config = ROOT / 'configs' / TABLE['mask-rcnn-tiny'].config
     expected = []
     for seed in (3, 4):
         folder = f'work_dirs/mask-rcnn-tiny/seed{seed}'
-        options = f'randomness.seed={seed} train_cfg.max_epochs=36'
+        options = f'randomness.seed={seed} log_level=DEBUG'
         expected += [
             f'{sys.executable} {ROOT}/tools/train.py {config} --work-dir '
             f'{folder} --amp --from-scratch --cfg-options {options}',
@@ -243,6 +245,31 @@ def test_a_learning_rate_for_another_batch(reproduce):
     ):
         text = reproduce('run', 'bandwidth-2', '--dry-run', *consent)
         assert 'images a step' not in text and 'train' in text
+
+
+@pytest.mark.parametrize(
+    'option, said',
+    [
+        ('model.backbone.arch=huge', 'would be another experiment'),
+        ('param_scheduler.9.end=3', 'expected KEY=VALUE'),
+        ('foo', 'expected KEY=VALUE'),
+    ],
+)
+def test_options_that_would_train_in_vain(option, said, reproduce):
+    text = reproduce(
+        *('run', 'mask-rcnn-tiny', '--auto-scale-lr', '--dry-run'),
+        *('--cfg-options', option),
+        fails=True,
+    )
+    assert said in text
+
+
+def test_a_table_that_is_none(reproduce):
+    for content in (None, '', 'metrics: {}', 'metrics: {}\ngroups: [1]'):
+        if content is not None:
+            Path('table.yml').write_text(content)
+        text = reproduce('list', '--table', 'table.yml', fails=True)
+        assert 'table.yml: expected a table' in text
 
 
 def test_an_unknown_experiment(reproduce):
@@ -333,7 +360,8 @@ def test_a_trained_run_is_only_tested(reproduce, tmp_path):
 def test_several_folders_of_one_experiment(reproduce, tmp_path):
     table = toy_rows(tmp_path)
     for seed in (0, 1):
-        toy_train(tmp_path / f'old/seed{seed}')
+        config = toy_config(**{'randomness.seed': seed})
+        toy_train(tmp_path / f'old/seed{seed}', config)
     text = reproduce('list', *table, '--run', 'toy=old')
     assert 'done, 2 of 2 runs' in text and '±' in text
     text = reproduce('run', 'toy', *table, '--run', 'toy=old', fails=True)

@@ -24,12 +24,11 @@ train_pipeline = [
     dict(
         type='RandomResize',
         scale=(192, 192),
-        ratio_range=(0.5, 2.0),
+        ratio_range=(0.8, 1.25),
         keep_ratio=True,
     ),
     dict(type='RandomCrop', crop_size=(192, 192)),
-    dict(type='RandomRotate', prob=0.5, degree=20),
-    dict(type='PhotoMetricDistortion'),
+    dict(type='RandomRotate', prob=0.5, degree=10),
     dict(type='PackSegInputs'),
 ]
 test_pipeline = [

@@ -9,7 +9,14 @@ train_cfg = dict(max_epochs=16, val_interval=4)
 param_scheduler = [
     # Larger steps from the start leave the loss at that of guessing for far
     # longer.
-    dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=750),
+    dict(
+        type='LinearLR',
+        start_factor=0.01,
+        by_epoch=True,
+        begin=0,
+        end=4,
+        convert_to_iter_based=True,
+    ),
     dict(
         type='CosineAnnealingLR',
         by_epoch=True,

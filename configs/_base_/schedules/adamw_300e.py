@@ -1,7 +1,6 @@
 # 300 epochs on ImageNet-1K for 16 GPUs x 64 images, the published recipe of
-# the PVT family (DeiT's); the paper gives none. An average of the weights
-# besides: --cfg-options default_hooks.ema.type=EMAHook
-# default_hooks.ema.momentum=0.0001
+# the PVT family (DeiT's), without repeated augmentation; the paper gives none.
+# configs/imagenet/README.md adds an average of the weights.
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=300, val_interval=1)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
