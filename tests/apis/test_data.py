@@ -239,6 +239,7 @@ def test_label_map_that_cannot_be_decoded(segmentation, tmp_path):
 def test_some_classes_of_a_dataset(tmp_path, openmmlab):
     (tmp_path / 'i').mkdir()
     (tmp_path / 'a').mkdir()
+    cv2.imwrite(str(tmp_path / 'i/x.jpg'), np.zeros((4, 4, 3), np.uint8))
     cv2.imwrite(str(tmp_path / 'a/x.png'), np.full((4, 4), 149, np.uint8))
     dataset = dict(
         type='ADE20KDataset',
