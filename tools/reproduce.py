@@ -87,14 +87,15 @@ def add_run(parsers, places):
     parser.add_argument(
         '--dry-run', action='store_true', help='print the commands only'
     )
-    parser.add_argument(
+    starts = parser.add_mutually_exclusive_group()
+    starts.add_argument(
         '--processes',
         type=int,
         help='GPUs, or gloo on CPUs: through tools/dist_train.sh',
     )
-    parser.add_argument(
+    starts.add_argument(
         '--launcher',
-        choices=('none', 'slurm', 'mpi'),
+        choices=('slurm', 'mpi'),
         help='of train.py and test.py, where srun or mpirun starts this',
     )
     for name in ('amp', 'auto-scale-lr', 'resume', 'from-scratch'):
@@ -190,7 +191,10 @@ def build_commands(experiment, seed: int, folder: Path, start, args) -> tuple:
 
 def count_processes(args) -> int:
     """How many will train, of all machines."""
+    if not (args.launcher or args.processes):
+        return 1
     names = dict(slurm='SLURM_NTASKS', mpi='OMPI_COMM_WORLD_SIZE')
+    # dist_train.sh takes the number of machines from NNODES.
     name = names.get(args.launcher, 'NNODES')
     text = os.environ.get(name, '1')
     if not text.isdigit():

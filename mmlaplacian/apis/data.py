@@ -47,10 +47,14 @@ def check_datasets(config: Config, *splits: str) -> None:
             continue
         key = f'{split}_dataloader.dataset'
         for dataset in leaves(loader.dataset):
-            _check_folders(dataset, key)
             kind = _dataset_class(dataset.type, scope)
+            sorts = 'CustomDataset' in {base.__name__ for base in kind.__mro__}
+            if sorts and not dataset.get('data_prefix'):
+                # mmpretrain's default: the folders lie in data_root itself.
+                dataset = Config({**dataset, 'data_prefix': '.'})
+            _check_folders(dataset, key)
             classes = _classes(dataset, kind)
-            if 'CustomDataset' in {base.__name__ for base in kind.__mro__}:
+            if sorts:
                 classes = _check_class_folders(dataset, classes, key)
             # Panoptic detectors find things; stuff has heads of its own.
             things = list(kind.METAINFO.get('thing_classes') or classes)
@@ -230,12 +234,9 @@ def _check_class_folders(
     dataset: dict, classes: list[str], key: str
 ) -> list[str]:
     """Check mmpretrain's folder for each class; the classes."""
-    if _is_remote(dataset) or not dataset.get('with_label', True):
+    place = prefix_folders(dataset).get('img_path')
+    if place is None or not dataset.get('with_label', True):
         return classes
-    # mmpretrain's default: the folders lie in data_root itself.
-    prefix = dataset.get('data_prefix') or '.'
-    place = prefix_folders({**dataset, 'data_prefix': prefix})['img_path']
-    _check_folders({**dataset, 'data_prefix': prefix}, key)
     if dataset.get('ann_file'):
         path = _resolve(dataset, dataset['ann_file'])
         if not path.is_file():

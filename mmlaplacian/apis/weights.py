@@ -155,14 +155,14 @@ def read_checkpoint(path: str, trusted: bool = True):
         return CheckpointLoader.load_checkpoint(
             path, map_location='cpu', logger='silent'
         )
-    except UnpicklingError as error:
-        raise InputError(
-            f'checkpoint: {path} cannot be read as tensors and plain data '
-            'alone. A whole checkpoint of a training is such a file; where '
-            'you trust its source, --trust reads it, and runs what code is '
-            f'in it: {str(error).splitlines()[0]}'
-        ) from error
     except Exception as error:
+        if not trusted and isinstance(error, UnpicklingError):
+            raise InputError(
+                f'checkpoint: {path}: expected tensors and plain data alone, '
+                'got more, or no checkpoint. A whole checkpoint of a training '
+                'is such a file; where you trust its source, --trust reads '
+                f'it, and runs what code is in it ({type(error).__name__})'
+            ) from error
         raise InputError(
             f'checkpoint: {path} is not a PyTorch checkpoint: {error}'
         ) from error

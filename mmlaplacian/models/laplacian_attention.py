@@ -410,7 +410,6 @@ class LaplacianAttention(nn.Module):
         self.approximation = approximation
         self.landmark_grid = landmark_grid
         self.landmark_source = landmark_source
-        self.share_qk = share_qk
         self.bandwidth = bandwidth
         #: D^(-1/4), that q and k are multiplied by. A bandwidth is divided by
         #: it instead, which gives the same kernel without two copies.
