@@ -98,9 +98,19 @@ struct Sizes {
   }
 };
 
+// As "(2, 49, 32) Float", for messages.
+std::string describe(const Tensor& tensor) {
+  std::string text = "(";
+  for (int64_t i = 0; i < tensor.dim(); ++i)
+    text += (i ? ", " : "") + std::to_string(tensor.size(i));
+  return text + ") " + torch::headeronly::toString(tensor.scalar_type());
+}
+
 void check(const Tensor& x, const Tensor& y, double bandwidth) {
-  STD_TORCH_CHECK(bandwidth > 0,
-                  "mmlaplacian::laplacian_kernel: expected a positive bandwidth");
+  STD_TORCH_CHECK(
+      bandwidth > 0,
+      "mmlaplacian::laplacian_kernel: expected a positive bandwidth, got ",
+      bandwidth);
   const int64_t dim = x.dim();
   bool fits = dim >= 2 && y.dim() == dim && x.scalar_type() == y.scalar_type();
   for (int64_t i = 0; fits && i < dim; ++i)
@@ -108,11 +118,13 @@ void check(const Tensor& x, const Tensor& y, double bandwidth) {
   STD_TORCH_CHECK(
       fits,
       "mmlaplacian::laplacian_kernel: expected x (..., N, D) and y (..., M, D) "
-      "of one dtype with the same leading axes and D");
+      "of one dtype with the same leading axes and D, got x ",
+      describe(x), " and y ", describe(y));
 }
 
 // grad and kernel of the backward pass, whose other inputs are checked.
-void check_pairs(const Tensor& pairs, const Tensor& x, const Tensor& y) {
+void check_pairs(const char* name, const Tensor& pairs, const Tensor& x,
+                 const Tensor& y) {
   const int64_t dim = x.dim();
   bool fits = pairs.dim() == dim && pairs.scalar_type() == x.scalar_type() &&
               pairs.size(dim - 1) == y.size(dim - 2);
@@ -120,8 +132,9 @@ void check_pairs(const Tensor& pairs, const Tensor& x, const Tensor& y) {
     fits = pairs.size(i) == x.size(i);
   STD_TORCH_CHECK(
       fits,
-      "mmlaplacian::laplacian_kernel_backward: expected grad and kernel "
-      "(..., N, M) of x's dtype");
+      "mmlaplacian::laplacian_kernel_backward: expected ", name,
+      " (..., N, M) of x's dtype, got ", describe(pairs), " beside x ",
+      describe(x), " and y ", describe(y));
 }
 
 // Calls run(T()) with the C++ type of a tensor's numbers.
@@ -135,7 +148,8 @@ void with_type(const Tensor& tensor, const Run& run) {
     default:
       STD_TORCH_CHECK(
           false,
-          "mmlaplacian: expected float16, bfloat16, float32 or float64");
+          "mmlaplacian: expected float16, bfloat16, float32 or float64, got ",
+          torch::headeronly::toString(tensor.scalar_type()));
   }
 }
 
@@ -176,8 +190,8 @@ Tensor laplacian_kernel(Tensor x, Tensor y, double bandwidth) {
 std::tuple<Tensor, Tensor> laplacian_kernel_backward(
     Tensor grad, Tensor x, Tensor y, Tensor kernel, double bandwidth) {
   check(x, y, bandwidth);
-  check_pairs(grad, x, y);
-  check_pairs(kernel, x, y);
+  check_pairs("grad", grad, x, y);
+  check_pairs("kernel", kernel, x, y);
   const Sizes sizes(x, y);
   std::vector<int64_t> x_shape, y_shape;
   for (int64_t i = 0; i < x.dim(); ++i) {
@@ -234,7 +248,8 @@ Tensor newton_schulz_inverse(
       dim >= 2 && matrix.size(dim - 1) == matrix.size(dim - 2) &&
           (init == "identity" || init == "transpose"),
       "mmlaplacian::newton_schulz_inverse: expected a matrix (..., M, M) and "
-      "init 'identity' or 'transpose'");
+      "init 'identity' or 'transpose', got ",
+      describe(matrix), " and '", init, "'");
   const int64_t m = matrix.size(dim - 1);
   int64_t batch = 1;
   std::vector<int64_t> shape;

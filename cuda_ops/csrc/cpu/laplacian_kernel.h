@@ -37,16 +37,31 @@ int64_t padded(int64_t count) {
   return (count + kLanes<Real> - 1) / kLanes<Real> * kLanes<Real>;
 }
 
-// Ask for rows that are needed when the tile in work is done; `to_write` as
-// memory that will be overwritten.
-template <bool to_write, typename T>
-INLINE void prefetch(Matrix<T> rows, int64_t count, int64_t columns) {
-  constexpr int64_t kStep = 64 / sizeof(T);
-  if (rows.column != 1) return;
-  for (int64_t i = 0; i < count; ++i)
-    for (int64_t j = 0; j < columns; j += kStep)
-      __builtin_prefetch(rows.data + i * rows.row + j, to_write);
-}
+// Asks for rows that are needed when the work at hand is done, a few at a time:
+// all at once would wait for one another. kToWrite: as memory to overwrite.
+template <bool kToWrite, typename T>
+class Prefetch {
+ public:
+  Prefetch(Matrix<T> rows, int64_t count, int64_t columns)
+      : rows_(rows), count_(rows.column == 1 ? count : 0), columns_(columns) {}
+
+  // Row i, if there is one.
+  INLINE void operator()(int64_t i) const {
+    if (i < count_)
+      for (int64_t j = 0; j < columns_; j += 64 / int64_t(sizeof(T)))
+        __builtin_prefetch(rows_.data + i * rows_.row + j, kToWrite);
+  }
+
+  // The rows that belong to the parts [begin, end) of `parts`.
+  INLINE void operator()(int64_t begin, int64_t end, int64_t parts) const {
+    for (int64_t i = count_ * begin / parts; i < count_ * end / parts; ++i)
+      (*this)(i);
+  }
+
+ private:
+  Matrix<T> rows_;
+  int64_t count_, columns_;
+};
 
 // Up to a vector of neighbours in a row; missing ones are 0.
 template <typename Real, typename T>
@@ -153,10 +168,40 @@ Matrix<const Real> rows_of(
   return {memory.get(), d, 1};
 }
 
+// sum |x - y| = (sum max - sum x) + (sum max - sum y) takes two instructions an
+// element, not three, and rounds by the sizes of x and y, not by |x - y|. All
+// sums go in one order: rounding keeps the order of numbers, so that equal rows
+// have distance 0 and none is below it. A row whose L1 norm exceeds this many
+// bandwidths, or is not finite, is subtracted instead.
+constexpr double kLargestNorm = 16;
+
+// The sums of a tile's rows, NaN where the norm exceeds `limit`; whether none is.
+template <int kVectors, typename Real>
+INLINE bool sum_rows(const Real* tile, int64_t d, Real limit, Real* sums) {
+  Vector<Real> sum[kVectors] = {}, norm[kVectors] = {};
+  for (int64_t j = 0; j < d; ++j)
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      const auto value = load<Real>(tile + (j * kVectors + v) * kLanes<Real>);
+      sum[v] = accumulate<Real>(sum[v], value);
+      norm[v] = norm[v] + absolute_difference<Real>(value, Vector<Real>{});
+    }
+  bool all = true;
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) {
+    const auto small = norm[v] <= limit;
+    for (int lane = 0; lane < kLanes<Real>; ++lane) all &= small[lane] != 0;
+    store<Real>(sums + v * kLanes<Real>,
+                small ? sum[v] : splat(std::numeric_limits<Real>::quiet_NaN()));
+  }
+  return all;
+}
+
 // Kernel values of kRows landmarks and kVectors vectors of tokens.
-template <int kRows, int kVectors, typename Real>
-INLINE void kernel_block(
-    const Real* x, Matrix<const Real> y, int64_t d, Real scale, Real* out) {
+template <bool kBySums, int kRows, int kVectors, typename Real>
+INLINE void kernel_block(const Real* x, const Real* x_sums,
+                         Matrix<const Real> y, const Real* y_sums, int64_t d,
+                         Real scale, Real* out) {
   constexpr int kTokens = kVectors * kLanes<Real>;
   Vector<Real> sum[kRows][kVectors] = {};
   for (int64_t j = 0; j < d; ++j) {
@@ -170,45 +215,67 @@ INLINE void kernel_block(
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v)
         sum[i][v] = accumulate<Real>(
-            sum[i][v], absolute_difference<Real>(token[v], landmark));
+            sum[i][v],
+            kBySums ? maximum<Real>(token[v], landmark)
+                    : absolute_difference<Real>(token[v], landmark));
     }
   }
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v)
+    for (int v = 0; v < kVectors; ++v) {
+      auto distance = sum[i][v];
+      if constexpr (kBySums)
+        distance = (distance - load<Real>(x_sums + v * kLanes<Real>)) +
+                   (distance - y_sums[i]);
       store<Real>(out + i * kTokens + v * kLanes<Real>,
-                  exp2_negative(sum[i][v] * scale));
+                  exp2_negative(distance * scale));
+    }
 }
 
-template <int kRows, int kVectors, typename Real>
-void kernel_rows(const Real* x, Matrix<const Real> y, int64_t m, int64_t d,
-                 Real scale, Real* out) {
+template <bool kBySums, int kRows, int kVectors, typename Real, typename Ask>
+void kernel_rows(const Real* x, const Real* x_sums, Matrix<const Real> y,
+                 const Real* y_sums, int64_t m, int64_t d, Real scale,
+                 Real* out, Ask ask) {
   if constexpr (kRows > 0) {
     for (; m >= kRows; m -= kRows) {
-      kernel_block<kRows, kVectors, Real>(x, y, d, scale, out);
+      ask(m - kRows, m);
+      kernel_block<kBySums, kRows, kVectors, Real>(
+          x, x_sums, y, y_sums, d, scale, out);
       y.data += kRows * y.row;
+      y_sums += kRows;
       out += kRows * kVectors * kLanes<Real>;
     }
-    kernel_rows<kRows - 1, kVectors, Real>(x, y, m, d, scale, out);
+    kernel_rows<kBySums, kRows - 1, kVectors, Real>(
+        x, x_sums, y, y_sums, m, d, scale, out, ask);
   }
 }
 
+// What the tiles of a task share: buffers, and the landmarks.
+template <typename Real>
+struct Workspace {
+  Matrix<const Real> y;
+  bool y_small;
+  Real limit, *x_tile, *x_sums, *y_sums, *out_tile, *row_tile;
+};
+
 template <int kVectors, typename T, typename Real>
-void forward_tile(const ForwardTask<T>& task, Matrix<const Real> y,
-                  int64_t first, int64_t count, Real* x_tile, Real* out_tile,
-                  Real* row_tile) {
+void forward_tile(const ForwardTask<T>& task, const Workspace<Real>& work,
+                  int64_t first, int64_t count) {
   const T* rows = task.x.data + first * task.x.row;
   const int64_t next = std::min<int64_t>(count, task.n - first - count);
-  prefetch<false>(Matrix<const T>{rows + count * task.x.row, task.x.row,
-                                  task.x.column},
-                  next, task.d);
+  const Prefetch<false, const T> next_rows(
+      {rows + count * task.x.row, task.x.row, task.x.column}, next, task.d);
   fill_tile<kVectors, Real>(
-      x_tile, count, task.d, [&](int64_t row, int64_t column) INLINE_LAMBDA {
+      work.x_tile, count, task.d,
+      [&](int64_t row, int64_t column) INLINE_LAMBDA {
         return load_part<Real, T>(
             rows + row * task.x.row + column * task.x.column, task.x.column,
             task.d - column);
       });
+  const bool small = work.y_small &&
+                     sum_rows<kVectors, Real>(work.x_tile, task.d, work.limit,
+                                              work.x_sums);
   const Real scale = scale_of<Real>(-kLog2E, task.bandwidth);
   for (int64_t start = 0; start < task.m; start += kLandmarks) {
     int64_t m = std::min(kLandmarks, task.m - start);
@@ -218,16 +285,36 @@ void forward_tile(const ForwardTask<T>& task, Matrix<const Real> y,
     if constexpr (std::is_same_v<T, Real>)
       past = task.past_caches && to.column == 1 && to.row == m &&
              reinterpret_cast<uintptr_t>(to.data) % 64 == 0;
-    if (!past) prefetch<true>(to, count, m);
-    kernel_rows<kBlockRows, kVectors, Real>(
-        x_tile, {y.data + start * y.row, y.row, 1}, m, task.d, scale, out_tile);
+    const Prefetch<true, T> result(to, past ? 0 : count, m);
+    auto ask = [&](int64_t begin, int64_t end) INLINE_LAMBDA {
+      result(begin, end, m);
+      next_rows(start + begin, start + end, task.m);
+    };
+    const Matrix<const Real> y = {work.y.data + start * work.y.row, work.y.row,
+                                  1};
+    if (work.y_small)
+      kernel_rows<true, kBlockRows, kVectors, Real>(
+          work.x_tile, work.x_sums, y, work.y_sums + start, m, task.d, scale,
+          work.out_tile, ask);
+    if (!small) {
+      kernel_rows<false, kBlockRows, kVectors, Real>(
+          work.x_tile, work.x_sums, y, work.y_sums + start, m, task.d, scale,
+          work.row_tile, ask);
+      for (int64_t i = 0; i < m * kVectors * kLanes<Real>; i += kLanes<Real>) {
+        const auto value = load<Real>(work.out_tile + i);
+        const auto direct = load<Real>(work.row_tile + i);
+        store<Real>(work.out_tile + i,
+                    work.y_small && value == value ? value : direct);
+      }
+    }
     if constexpr (std::is_same_v<T, Real>)
       if (past) {
-        empty_tile<kVectors, Real, T>(out_tile, {row_tile, m, 1}, count, m);
-        copy_past_caches(row_tile, to.data, count * m);
+        empty_tile<kVectors, Real, T>(
+            work.out_tile, {work.row_tile, m, 1}, count, m);
+        copy_past_caches(work.row_tile, to.data, count * m);
         continue;
       }
-    empty_tile<kVectors, Real, T>(out_tile, to, count, m);
+    empty_tile<kVectors, Real, T>(work.out_tile, to, count, m);
   }
 }
 
@@ -235,18 +322,30 @@ template <typename T, typename Real>
 void forward(const ForwardTask<T>& task) {
   constexpr int kTokens = kBlockVectors * kLanes<Real>;
   std::unique_ptr<Real[]> memory;
-  auto y = rows_of<Real, T>(task.y, task.m, task.d, memory);
-  Buffer<Real> x_tile(padded<Real>(task.d) * kTokens);
-  Buffer<Real> out_tile(kLandmarks * kTokens);
-  Buffer<Real> row_tile(kLandmarks * kTokens);
+  Buffer<Real> x_tile(padded<Real>(task.d) * kTokens), x_sums(kTokens);
+  Buffer<Real> y_sums(padded<Real>(task.m));
+  Buffer<Real> out_tile(kLandmarks * kTokens), row_tile(kLandmarks * kTokens);
+  Workspace<Real> work{
+      rows_of<Real, T>(task.y, task.m, task.d, memory), true,
+      scale_of<Real>(kLargestNorm * task.bandwidth, 1),
+      x_tile, x_sums, y_sums, out_tile, row_tile};
+  for (int64_t j = 0; j < task.m; j += kLanes<Real>) {
+    fill_tile<1, Real>(
+        work.x_tile, std::min<int64_t>(kLanes<Real>, task.m - j), task.d,
+        [&](int64_t row, int64_t column) INLINE_LAMBDA {
+          return load_part<Real, Real>(
+              work.y.data + (j + row) * work.y.row + column, 1,
+              task.d - column);
+        });
+    work.y_small &=
+        sum_rows<1, Real>(work.x_tile, task.d, work.limit, work.y_sums + j);
+  }
   int64_t first = 0;
   for (; first + kTokens <= task.n; first += kTokens)
-    forward_tile<kBlockVectors, T, Real>(
-        task, y, first, kTokens, x_tile, out_tile, row_tile);
+    forward_tile<kBlockVectors, T, Real>(task, work, first, kTokens);
   for (; first < task.n; first += kLanes<Real>)
     forward_tile<1, T, Real>(
-        task, y, first, std::min<int64_t>(kLanes<Real>, task.n - first),
-        x_tile, out_tile, row_tile);
+        task, work, first, std::min<int64_t>(kLanes<Real>, task.n - first));
 #if VECTOR_BYTES == 64
   // Stores past the caches are seen by other threads only after this.
   if (task.past_caches) _mm_sfence();
@@ -276,12 +375,12 @@ inline double additions(int64_t count) {
 // Both gradients, of kTokens tokens and all landmarks. Here a vector holds
 // coordinates: rows are read and written where they are, and the sums over the
 // landmarks stay in registers. weight (kTokens, weight_row), y and grad_y
-// (m, d padded).
-template <int kTokens, int kVectors, typename T, typename Real>
+// (m, d padded), their rows `stride` apart; ask(i) at i / kTokens of the work.
+template <int kTokens, int kVectors, typename T, typename Real, typename Ask>
 INLINE void gradient_block(const BackwardTask<T, Real>& task, int64_t first,
                            int64_t column, const Real* weight,
                            int64_t weight_row, const Real* y, Real* grad_y,
-                           int64_t stride) {
+                           int64_t stride, const Ask& ask) {
   Vector<Real> token[kTokens][kVectors], sum[kTokens][kVectors] = {};
 #pragma GCC unroll 8
   for (int i = 0; i < kTokens; ++i)
@@ -292,28 +391,32 @@ INLINE void gradient_block(const BackwardTask<T, Real>& task, int64_t first,
           task.x.data + (first + i) * task.x.row + at * task.x.column,
           task.x.column, task.d - at);
     }
-  for (int64_t j = 0; j < task.m; ++j) {
-    Vector<Real> landmark[kVectors], total[kVectors];
-    const int64_t at = j * stride + column;
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
-      landmark[v] = load<Real>(y + at + v * kLanes<Real>);
-      total[v] = load<Real>(grad_y + at + v * kLanes<Real>);
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < kTokens; ++i) {
-      const auto factor = splat(weight[i * weight_row + j]);
+  int64_t j = 0;
+  for (int i = 0; i < kTokens; ++i) {
+    ask(i);
+    for (; j < task.m * (i + 1) / kTokens; ++j) {
+      Vector<Real> landmark[kVectors], total[kVectors];
+      const int64_t at = j * stride + column;
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
-        const auto part =
-            signed_weight<Real>(factor, token[i][v], landmark[v]);
-        sum[i][v] = sum[i][v] + part;
-        total[v] = accumulate<Real>(total[v], part);
+        landmark[v] = load<Real>(y + at + v * kLanes<Real>);
+        total[v] = load<Real>(grad_y + at + v * kLanes<Real>);
       }
-    }
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v)
-      store<Real>(grad_y + at + v * kLanes<Real>, total[v]);
+      for (int n = 0; n < kTokens; ++n) {
+        const auto factor = splat(weight[n * weight_row + j]);
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v) {
+          const auto part =
+              signed_weight<Real>(factor, token[n][v], landmark[v]);
+          sum[n][v] = sum[n][v] + part;
+          total[v] = accumulate<Real>(total[v], part);
+        }
+      }
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v)
+        store<Real>(grad_y + at + v * kLanes<Real>, total[v]);
+    }
   }
 #pragma GCC unroll 8
   for (int i = 0; i < kTokens; ++i)
@@ -343,26 +446,43 @@ INLINE void gradient_rows(const BackwardTask<T, Real>& task, int64_t first,
       store<Real>(weight + i * weight_row + j,
                   part(task.grad) * part(task.kernel) * scale);
     }
+  auto following = [&](auto matrix, int64_t columns) INLINE_LAMBDA {
+    matrix.data += (first + kTokens) * matrix.row;
+    return Prefetch<false, const T>(
+        matrix, std::min<int64_t>(kTokens, task.n - first - kTokens), columns);
+  };
+  const auto x = following(task.x, task.d);
+  const auto grad = following(task.grad, task.m);
+  const auto kernel = following(task.kernel, task.m);
   int64_t column = 0;
+  auto ask = [&](int64_t i) INLINE_LAMBDA {
+    if (column > 0) return;
+    x(i);
+    grad(i);
+    kernel(i);
+  };
   if constexpr (kGradientVectors == 2)
     for (; column + kLanes<Real> < task.d; column += 2 * kLanes<Real>)
       gradient_block<kTokens, 2, T, Real>(
-          task, first, column, weight, weight_row, y, grad_y, stride);
+          task, first, column, weight, weight_row, y, grad_y, stride, ask);
   for (; column < task.d; column += kLanes<Real>)
     gradient_block<kTokens, 1, T, Real>(
-        task, first, column, weight, weight_row, y, grad_y, stride);
+        task, first, column, weight, weight_row, y, grad_y, stride, ask);
 }
 
 template <typename T, typename Real>
 void backward(const BackwardTask<T, Real>& task) {
   constexpr int kTokens = 4;
-  // An even number of vectors, for gradient_block's pairs.
-  const int64_t stride = (padded<Real>(task.d) / kLanes<Real> + 1) / 2 * 2 *
-                         kLanes<Real>;
-  Buffer<Real> y(task.m * stride), grad_y(task.m * stride);
+  // An even number of vectors, for gradient_block's pairs. Each row of y is
+  // followed by its gradient: in memory of their own, a read that is a multiple
+  // of 4 KB from a recent write would wait for it.
+  const int64_t width = (padded<Real>(task.d) / kLanes<Real> + 1) / 2 * 2 *
+                        kLanes<Real>;
+  const int64_t stride = 2 * width;
+  Buffer<Real> y(task.m * stride);
+  Real* grad_y = y + width;
   Buffer<Real> weight(kTokens * padded<Real>(task.m));
   std::fill_n(static_cast<Real*>(y), task.m * stride, Real(0));
-  std::fill_n(static_cast<Real*>(grad_y), task.m * stride, Real(0));
   for (int64_t j = 0; j < task.m; ++j)
     for (int64_t k = 0; k < task.d; ++k)
       y[j * stride + k] = static_cast<Real>(

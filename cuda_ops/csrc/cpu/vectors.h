@@ -85,6 +85,12 @@ INLINE Vector<Real> absolute_difference(Vector<Real> x, Vector<Real> y) {
   return (Vector<Real>)((Bits<Real>)(x - y) & ~VectorOf<Real>::kSign);
 }
 
+// The larger of two numbers; NaN where y is.
+template <typename Real>
+INLINE Vector<Real> maximum(Vector<Real> x, Vector<Real> y) {
+  return x > y ? x : y;
+}
+
 // weight * sign(x - y), with sign(0) = 0 whatever the weight is
 template <typename Real>
 INLINE Vector<Real> signed_weight(
