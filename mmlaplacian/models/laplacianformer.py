@@ -80,13 +80,13 @@ class PatchEmbed(nn.Module):
 class Mlp(nn.Sequential):
     """Layers that treat each token alone; (..., C).
 
-    On a CPU, a hidden layer that no cache holds is made part by part: writing
-    and reading it takes as long as computing it. Hooks on the layers are then
-    called once for each part.
+    On a CPU, a large hidden layer is made part by part: fresh memory for it,
+    written and read, takes as long as computing it. Hooks on the layers are
+    then called once for each part.
     """
 
-    #: Numbers of a hidden layer, and of its parts; 32 MB and 2 MB in float32.
-    MOST_HIDDEN = 2**23
+    #: Numbers of a hidden layer, and of its parts; 4 MB and 2 MB in float32.
+    MOST_HIDDEN = 2**20
     PART = 2**19
 
     def forward(self, x: Tensor) -> Tensor:
