@@ -175,7 +175,8 @@ Matrix<const Real> rows_of(
 // bandwidths, or is not finite, is subtracted instead.
 constexpr double kLargestNorm = 16;
 
-// The sums of a tile's rows, NaN where the norm exceeds `limit`; whether none is.
+// The sums of a tile's rows, NaN where a norm exceeds `limit`; true where none
+// does.
 template <int kVectors, typename Real>
 INLINE bool sum_rows(const Real* tile, int64_t d, Real limit, Real* sums) {
   Vector<Real> sum[kVectors] = {}, norm[kVectors] = {};
@@ -296,17 +297,16 @@ void forward_tile(const ForwardTask<T>& task, const Workspace<Real>& work,
       kernel_rows<true, kBlockRows, kVectors, Real>(
           work.x_tile, work.x_sums, y, work.y_sums + start, m, task.d, scale,
           work.out_tile, ask);
-    if (!small) {
+    if (!small)
       kernel_rows<false, kBlockRows, kVectors, Real>(
           work.x_tile, work.x_sums, y, work.y_sums + start, m, task.d, scale,
-          work.row_tile, ask);
+          work.y_small ? work.row_tile : work.out_tile, ask);
+    if (!small && work.y_small)
       for (int64_t i = 0; i < m * kVectors * kLanes<Real>; i += kLanes<Real>) {
         const auto value = load<Real>(work.out_tile + i);
-        const auto direct = load<Real>(work.row_tile + i);
         store<Real>(work.out_tile + i,
-                    work.y_small && value == value ? value : direct);
+                    value == value ? value : load<Real>(work.row_tile + i));
       }
-    }
     if constexpr (std::is_same_v<T, Real>)
       if (past) {
         empty_tile<kVectors, Real, T>(
