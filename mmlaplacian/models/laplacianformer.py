@@ -88,6 +88,8 @@ class Mlp(nn.Sequential):
     #: Numbers of a hidden layer, and of its parts; 4 MB and 2 MB in float32.
     MOST_HIDDEN = 2**20
     PART = 2**19
+    #: Fewer tokens at a time would make too much of the weights' gradients.
+    FEWEST_TOKENS = 512
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self[0].out_features
@@ -99,7 +101,9 @@ class Mlp(nn.Sequential):
             or x.numel() // x.shape[-1] * hidden <= self.MOST_HIDDEN
         ):
             return super().forward(x)
-        parts = x.reshape(-1, x.shape[-1]).split(max(self.PART // hidden, 1))
+        parts = x.reshape(-1, x.shape[-1]).split(
+            max(self.PART // hidden, self.FEWEST_TOKENS)
+        )
         return torch.cat([super(Mlp, self).forward(p) for p in parts]).view(
             x.shape
         )

@@ -80,7 +80,7 @@ def test_the_parts_of_a_hidden_layer_give_the_whole():
     whole.sum().backward()
     expected = x.grad.clone(), layer[0].weight.grad.clone()
     x.grad = layer[0].weight.grad = None
-    layer.MOST_HIDDEN, layer.PART = 0, 32 * 7
+    layer.MOST_HIDDEN, layer.PART, layer.FEWEST_TOKENS = 0, 32 * 7, 1
     parts = layer(x)
     torch.testing.assert_close(parts, whole)
     parts.sum().backward()

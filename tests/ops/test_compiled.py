@@ -111,7 +111,7 @@ def test_ties_have_no_gradient(variant):
     assert not any(part.any() for part in parts)
 
 
-@pytest.mark.parametrize('size', [1e-3, 1.0, 5.0, 1e3])
+@pytest.mark.parametrize('size', [1e-3, 0.5, 1.0, 5.0, 1e3])
 def test_equal_and_almost_equal_rows(variant, size):
     # Distances are differences of sums: none may be below 0.
     x = torch.randn(200, 32) * size
@@ -120,6 +120,19 @@ def test_equal_and_almost_equal_rows(variant, size):
     kernel = laplacian_kernel(x, y)
     assert kernel.max() == 1
     assert (kernel[:49].diag() == 1).all()
+
+
+@pytest.mark.parametrize('dtype', DTYPES, ids=str)
+@pytest.mark.parametrize('d', [1, 7, 8, 9, 16, 32, 64, 512])
+@pytest.mark.parametrize('sign', ['any', 'positive'])
+def test_close_rows_as_large_as_are_summed(variant, sign, d, dtype):
+    # Sums of sizes near the limit of sqrt(D) bandwidths, small distances.
+    x = torch.randn(130, d)
+    if sign == 'positive':
+        x = x.abs()
+    x *= 3.9 * d**0.5 / x.abs().sum(-1, keepdim=True)
+    y = x[:49] + torch.randn(49, d) * 0.05 / d**0.5
+    check(x.to(dtype), y.to(dtype), torch.randn(130, 49).to(dtype))
 
 
 @pytest.mark.parametrize('dtype', DTYPES, ids=str)
@@ -162,6 +175,23 @@ def test_values_that_are_not_finite(variant):
     rest = torch.ones(20, dtype=torch.bool)
     rest[3:5] = False
     assert torch.equal(ours[rest], laplacian_kernel(x[rest], y))
+
+
+@pytest.mark.parametrize('bad', ['nan', 'inf', '-inf'])
+def test_landmarks_that_are_not_finite(variant, bad):
+    x, y, _ = inputs((), 100, 9, 4, torch.float32)
+    y[3, 1] = float(bad)
+    ours = laplacian_kernel(x, y)
+    plain = reference.laplacian_kernel(x, y, 4.0)
+    torch.testing.assert_close(ours, plain, equal_nan=True)
+
+
+def test_the_largest_numbers_do_not_overflow(variant):
+    x = torch.tensor([[2.38e38, 0.68e38]]).expand(50, 2)
+    y = x.flip(-1)[:9]
+    torch.testing.assert_close(
+        laplacian_kernel(x, y, 1e38), reference.laplacian_kernel(x, y, 1e38)
+    )
 
 
 def test_the_same_bits_on_any_number_of_threads(variant):

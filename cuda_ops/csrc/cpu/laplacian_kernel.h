@@ -168,105 +168,141 @@ Matrix<const Real> rows_of(
   return {memory.get(), d, 1};
 }
 
-// sum |x - y| = (sum max - sum x) + (sum max - sum y) takes two instructions an
-// element, not three, and rounds by the sizes of x and y, not by |x - y|. All
-// sums go in one order: rounding keeps the order of numbers, so that equal rows
-// have distance 0 and none is below it. A row whose L1 norm exceeds this many
-// bandwidths, or is not finite, is subtracted instead.
-constexpr double kLargestNorm = 16;
+// sum |x - y| / 2 = sum max(x, y) - sum x / 2 - sum y / 2 takes two
+// instructions an element, not three, but rounds by the sizes of x and y, not
+// by |x - y|. Hence few coordinates at a time, and rows whose L1 norm exceeds
+// sqrt(d) bandwidths, or is not finite, are subtracted (all rows, where a
+// landmark is one): what is left is about 1e-6 of a value at any d. All sums go
+// in one order: rounding keeps the order of numbers, so that equal rows have
+// distance 0 and no distance is below it.
+constexpr int64_t kSummed = 8;
 
-// The sums of a tile's rows, NaN where a norm exceeds `limit`; true where none
-// does.
+template <typename Real>
+Real largest_norm(int64_t d, double bandwidth) {
+  // Sums of two rows must not overflow.
+  const double limit = std::numeric_limits<Real>::max() / 4;
+  return static_cast<Real>(std::min(std::sqrt(d) * bandwidth, limit));
+}
+
+// sums[j / kSummed][row], stride numbers apart: minus half the sums of a tile's
+// rows, NaN at first where a norm exceeds `limit`. Returns how many do not.
 template <int kVectors, typename Real>
-INLINE bool sum_rows(const Real* tile, int64_t d, Real limit, Real* sums) {
-  Vector<Real> sum[kVectors] = {}, norm[kVectors] = {};
-  for (int64_t j = 0; j < d; ++j)
+INLINE int sum_rows(const Real* tile, int64_t d, Real limit, Real* sums,
+                    int64_t stride) {
+  Vector<Real> norm[kVectors] = {};
+  for (int64_t j = 0; j < d; j += kSummed) {
+    Vector<Real> sum[kVectors] = {};
+    for (int64_t i = j; i < std::min(j + kSummed, d); ++i)
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
-      const auto value = load<Real>(tile + (j * kVectors + v) * kLanes<Real>);
-      sum[v] = accumulate<Real>(sum[v], value);
-      norm[v] = norm[v] + absolute_difference<Real>(value, Vector<Real>{});
-    }
-  bool all = true;
+      for (int v = 0; v < kVectors; ++v) {
+        const auto value = load<Real>(tile + (i * kVectors + v) * kLanes<Real>);
+        sum[v] = accumulate<Real>(sum[v], value);
+        norm[v] = norm[v] + absolute_difference<Real>(value, Vector<Real>{});
+      }
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v)
+      store<Real>(sums + j / kSummed * stride + v * kLanes<Real>,
+                  sum[v] * Real(-0.5));
+  }
+  int count = 0;
 #pragma GCC unroll 8
   for (int v = 0; v < kVectors; ++v) {
     const auto small = norm[v] <= limit;
-    for (int lane = 0; lane < kLanes<Real>; ++lane) all &= small[lane] != 0;
-    store<Real>(sums + v * kLanes<Real>,
-                small ? sum[v] : splat(std::numeric_limits<Real>::quiet_NaN()));
+    Real* first = sums + v * kLanes<Real>;
+    for (int lane = 0; lane < kLanes<Real>; ++lane) count += small[lane] != 0;
+    store<Real>(first, small ? load<Real>(first)
+                             : splat(std::numeric_limits<Real>::quiet_NaN()));
   }
-  return all;
+  return count;
 }
+
+// Rows of a tile or of landmarks, and what sum_rows says of them.
+template <typename Real>
+struct SummedRows {
+  const Real* data;
+  int64_t row;
+  const Real* sums;
+  int64_t stride;
+};
 
 // Kernel values of kRows landmarks and kVectors vectors of tokens.
 template <bool kBySums, int kRows, int kVectors, typename Real>
-INLINE void kernel_block(const Real* x, const Real* x_sums,
-                         Matrix<const Real> y, const Real* y_sums, int64_t d,
+INLINE void kernel_block(SummedRows<Real> x, SummedRows<Real> y, int64_t d,
                          Real scale, Real* out) {
   constexpr int kTokens = kVectors * kLanes<Real>;
   Vector<Real> sum[kRows][kVectors] = {};
-  for (int64_t j = 0; j < d; ++j) {
-    Vector<Real> token[kVectors];
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v)
-      token[v] = load<Real>(x + j * kTokens + v * kLanes<Real>);
-#pragma GCC unroll 8
-    for (int i = 0; i < kRows; ++i) {
-      auto landmark = splat(y.data[i * y.row + j]);
+  for (int64_t j = 0; j < d;) {
+    for (const int64_t end = std::min(j + kSummed, d); j < end; ++j) {
+      Vector<Real> token[kVectors];
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v)
-        sum[i][v] = accumulate<Real>(
-            sum[i][v],
-            kBySums ? maximum<Real>(token[v], landmark)
-                    : absolute_difference<Real>(token[v], landmark));
+        token[v] = load<Real>(x.data + j * kTokens + v * kLanes<Real>);
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) {
+        auto landmark = splat(y.data[i * y.row + j]);
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v)
+          sum[i][v] = accumulate<Real>(
+              sum[i][v],
+              kBySums ? maximum<Real>(token[v], landmark)
+                      : absolute_difference<Real>(token[v], landmark));
+      }
+    }
+    if constexpr (kBySums) {
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i)
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v)
+          sum[i][v] = accumulate<Real>(
+              sum[i][v] + load<Real>(x.sums + v * kLanes<Real>),
+              splat(y.sums[i]));
+      x.sums += x.stride;
+      y.sums += y.stride;
     }
   }
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i)
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
-      auto distance = sum[i][v];
-      if constexpr (kBySums)
-        distance = (distance - load<Real>(x_sums + v * kLanes<Real>)) +
-                   (distance - y_sums[i]);
+      const auto distance = kBySums ? sum[i][v] + sum[i][v] : sum[i][v];
       store<Real>(out + i * kTokens + v * kLanes<Real>,
                   exp2_negative(distance * scale));
     }
 }
 
 template <bool kBySums, int kRows, int kVectors, typename Real, typename Ask>
-void kernel_rows(const Real* x, const Real* x_sums, Matrix<const Real> y,
-                 const Real* y_sums, int64_t m, int64_t d, Real scale,
-                 Real* out, Ask ask) {
+void kernel_rows(SummedRows<Real> x, SummedRows<Real> y, int64_t m, int64_t d,
+                 Real scale, Real* out, const Ask& ask) {
   if constexpr (kRows > 0) {
     for (; m >= kRows; m -= kRows) {
       ask(m - kRows, m);
-      kernel_block<kBySums, kRows, kVectors, Real>(
-          x, x_sums, y, y_sums, d, scale, out);
+      kernel_block<kBySums, kRows, kVectors, Real>(x, y, d, scale, out);
       y.data += kRows * y.row;
-      y_sums += kRows;
+      y.sums += kRows;
       out += kRows * kVectors * kLanes<Real>;
     }
     kernel_rows<kBySums, kRows - 1, kVectors, Real>(
-        x, x_sums, y, y_sums, m, d, scale, out, ask);
+        x, y, m, d, scale, out, ask);
   }
 }
 
-// What the tiles of a task share: buffers, and the landmarks.
+// What the tiles of a task share.
 template <typename Real>
 struct Workspace {
-  Matrix<const Real> y;
+  Real limit;
+  SummedRows<Real> y;
   bool y_small;
-  Real limit, *x_tile, *x_sums, *y_sums, *out_tile, *row_tile;
+  Real *x_tile, *x_sums, *out_tile, *row_tile;
 };
 
 template <int kVectors, typename T, typename Real>
 void forward_tile(const ForwardTask<T>& task, const Workspace<Real>& work,
                   int64_t first, int64_t count) {
+  constexpr int kTokens = kVectors * kLanes<Real>;
   const T* rows = task.x.data + first * task.x.row;
-  const int64_t next = std::min<int64_t>(count, task.n - first - count);
   const Prefetch<false, const T> next_rows(
-      {rows + count * task.x.row, task.x.row, task.x.column}, next, task.d);
+      {rows + count * task.x.row, task.x.row, task.x.column},
+      std::min<int64_t>(count, task.n - first - count), task.d);
   fill_tile<kVectors, Real>(
       work.x_tile, count, task.d,
       [&](int64_t row, int64_t column) INLINE_LAMBDA {
@@ -274,9 +310,11 @@ void forward_tile(const ForwardTask<T>& task, const Workspace<Real>& work,
             rows + row * task.x.row + column * task.x.column, task.x.column,
             task.d - column);
       });
-  const bool small = work.y_small &&
-                     sum_rows<kVectors, Real>(work.x_tile, task.d, work.limit,
-                                              work.x_sums);
+  const int small = !work.y_small ? 0
+                                  : sum_rows<kVectors, Real>(
+                                        work.x_tile, task.d, work.limit,
+                                        work.x_sums, kTokens);
+  const SummedRows<Real> x{work.x_tile, 0, work.x_sums, kTokens};
   const Real scale = scale_of<Real>(-kLog2E, task.bandwidth);
   for (int64_t start = 0; start < task.m; start += kLandmarks) {
     int64_t m = std::min(kLandmarks, task.m - start);
@@ -291,18 +329,17 @@ void forward_tile(const ForwardTask<T>& task, const Workspace<Real>& work,
       result(begin, end, m);
       next_rows(start + begin, start + end, task.m);
     };
-    const Matrix<const Real> y = {work.y.data + start * work.y.row, work.y.row,
-                                  1};
-    if (work.y_small)
+    const SummedRows<Real> y{work.y.data + start * work.y.row, work.y.row,
+                             work.y.sums + start, work.y.stride};
+    if (small > 0)
       kernel_rows<true, kBlockRows, kVectors, Real>(
-          work.x_tile, work.x_sums, y, work.y_sums + start, m, task.d, scale,
-          work.out_tile, ask);
-    if (!small)
+          x, y, m, task.d, scale, work.out_tile, ask);
+    if (small < kTokens)
       kernel_rows<false, kBlockRows, kVectors, Real>(
-          work.x_tile, work.x_sums, y, work.y_sums + start, m, task.d, scale,
-          work.y_small ? work.row_tile : work.out_tile, ask);
-    if (!small && work.y_small)
-      for (int64_t i = 0; i < m * kVectors * kLanes<Real>; i += kLanes<Real>) {
+          x, y, m, task.d, scale, small > 0 ? work.row_tile : work.out_tile,
+          ask);
+    if (small > 0 && small < kTokens)
+      for (int64_t i = 0; i < m * kTokens; i += kLanes<Real>) {
         const auto value = load<Real>(work.out_tile + i);
         store<Real>(work.out_tile + i,
                     value == value ? value : load<Real>(work.row_tile + i));
@@ -321,24 +358,26 @@ void forward_tile(const ForwardTask<T>& task, const Workspace<Real>& work,
 template <typename T, typename Real>
 void forward(const ForwardTask<T>& task) {
   constexpr int kTokens = kBlockVectors * kLanes<Real>;
+  const int64_t parts = (task.d + kSummed - 1) / kSummed;
   std::unique_ptr<Real[]> memory;
-  Buffer<Real> x_tile(padded<Real>(task.d) * kTokens), x_sums(kTokens);
-  Buffer<Real> y_sums(padded<Real>(task.m));
+  const auto y = rows_of<Real, T>(task.y, task.m, task.d, memory);
+  Buffer<Real> x_tile(padded<Real>(task.d) * kTokens), x_sums(parts * kTokens);
+  Buffer<Real> y_sums(parts * padded<Real>(task.m));
   Buffer<Real> out_tile(kLandmarks * kTokens), row_tile(kLandmarks * kTokens);
-  Workspace<Real> work{
-      rows_of<Real, T>(task.y, task.m, task.d, memory), true,
-      scale_of<Real>(kLargestNorm * task.bandwidth, 1),
-      x_tile, x_sums, y_sums, out_tile, row_tile};
+  Workspace<Real> work{largest_norm<Real>(task.d, task.bandwidth),
+                       {y.data, y.row, y_sums, padded<Real>(task.m)},
+                       true,
+                       x_tile, x_sums, out_tile, row_tile};
   for (int64_t j = 0; j < task.m; j += kLanes<Real>) {
     fill_tile<1, Real>(
         work.x_tile, std::min<int64_t>(kLanes<Real>, task.m - j), task.d,
         [&](int64_t row, int64_t column) INLINE_LAMBDA {
-          return load_part<Real, Real>(
-              work.y.data + (j + row) * work.y.row + column, 1,
-              task.d - column);
+          return load_part<Real, Real>(y.data + (j + row) * y.row + column, 1,
+                                       task.d - column);
         });
-    work.y_small &=
-        sum_rows<1, Real>(work.x_tile, task.d, work.limit, work.y_sums + j);
+    work.y_small &= sum_rows<1, Real>(work.x_tile, task.d, work.limit,
+                                      y_sums + j, work.y.stride) ==
+                    kLanes<Real>;
   }
   int64_t first = 0;
   for (; first + kTokens <= task.n; first += kTokens)
@@ -474,8 +513,8 @@ template <typename T, typename Real>
 void backward(const BackwardTask<T, Real>& task) {
   constexpr int kTokens = 4;
   // An even number of vectors, for gradient_block's pairs. Each row of y is
-  // followed by its gradient: in memory of their own, a read that is a multiple
-  // of 4 KB from a recent write would wait for it.
+  // followed by its gradient: in memory of their own, reads that happen to be a
+  // multiple of 4 KB from a recent write would wait for it.
   const int64_t width = (padded<Real>(task.d) / kLanes<Real> + 1) / 2 * 2 *
                         kLanes<Real>;
   const int64_t stride = 2 * width;
