@@ -8,15 +8,15 @@ _base_ = [
     '../schedules/adamw_digits.py',
     '../seg_runtime.py',
 ]
-# Nine pixels in ten are background.
-loss = dict(type='CrossEntropyLoss', class_weight=[0.2] + 10 * [1.0])
+# All classes weigh the same: with less weight on the background, which is nine
+# pixels in ten, strokes came out too thick (0.2: mIoU 0.666 after 24 epochs,
+# 0.689 with the weight undone in the logits; 40 epochs of this have 0.751).
 model = dict(
     data_preprocessor=dict(size=(192, 192)),
     neck=dict(out_channels=64),
     decode_head=dict(
         in_channels=[64, 64, 64, 64],
         channels=128,
-        loss_decode=loss,
     ),
     auxiliary_head=dict(
         type='FCNHead',
@@ -28,18 +28,18 @@ model = dict(
         num_classes=11,
         norm_cfg=dict(type='BN', requires_grad=True),
         align_corners=False,
-        loss_decode=dict(loss_weight=0.4, **loss),
+        loss_decode=dict(type='CrossEntropyLoss', loss_weight=0.4),
     ),
 )
-train_cfg = dict(max_epochs=24, val_interval=4)
+train_cfg = dict(max_epochs=40, val_interval=4)
 param_scheduler = [
     dict(type='LinearLR', start_factor=0.01, by_epoch=False, begin=0, end=50),
     dict(
         type='CosineAnnealingLR',
         by_epoch=True,
         begin=0,
-        end=24,
-        T_max=24,
+        end=40,
+        T_max=40,
         eta_min_ratio=0.02,
         convert_to_iter_based=True,
     ),
