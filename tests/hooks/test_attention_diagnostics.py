@@ -477,6 +477,8 @@ from pathlib import Path
 import torch
 from mmengine.dist import get_rank
 
+from mmlaplacian.apis import leave_processes
+
 sys.path[:0] = sys.argv[2:]
 from test_attention_diagnostics import Classifier, records, train
 
@@ -496,7 +498,7 @@ log_dir = train(
 )
 if get_rank() == 0:
     print('steps', [r['step'] for r in records(log_dir)])
-torch.distributed.destroy_process_group()
+leave_processes()
 """
 
 
@@ -507,7 +509,7 @@ def test_two_processes_write_once(tmp_path):
     result = subprocess.run(
         [
             *(sys.executable, '-m', 'torch.distributed.run'),
-            *('--nproc_per_node', '2', '--master_port', '29531'),
+            *('--standalone', '--nproc_per_node', '2'),
             *(script, tmp_path / 'run', here, here.parent),
         ],
         capture_output=True,
