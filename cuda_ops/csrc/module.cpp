@@ -43,8 +43,11 @@ std::vector<const Variant*> variants() {
 
 std::atomic<const Variant*> chosen{variants().front()};
 
-// Tokens of a task. Fixed, so that sums do not depend on the thread count.
-constexpr int64_t kForwardTokens = 480;
+// Tokens that a thread takes at a time, and at least.
+constexpr int64_t kForwardTokens = 48;
+constexpr int64_t kForwardGrain = 10;
+// Tokens of a sum, at most: few enough for many threads, and as many whatever
+// their number, so that results do not depend on it.
 constexpr int64_t kBackwardTokens = 1024;
 
 // Bytes of a result that a cache may still hold when it is read.
@@ -170,17 +173,19 @@ Tensor laplacian_kernel(Tensor x, Tensor y, double bandwidth) {
         sizes.batch * sizes.n * sizes.m * int64_t(sizeof(T)) > kLargestCache;
     const int64_t parts = (sizes.n + kForwardTokens - 1) / kForwardTokens;
     torch::stable::parallel_for(
-        0, sizes.batch * parts, 1, [&](int64_t begin, int64_t end) {
-          for (int64_t task = begin; task < end; ++task) {
-            const int64_t b = task / parts;
-            const int64_t first = task % parts * kForwardTokens;
+        0, sizes.batch * parts, kForwardGrain, [&](int64_t begin, int64_t end) {
+          while (begin < end) {
+            const int64_t b = begin / parts, part = begin % parts;
+            const int64_t count = std::min(parts - part, end - begin);
+            const int64_t first = part * kForwardTokens;
             auto tokens = xs[b];
             auto values = outs[b];
             tokens.data += first * tokens.row;
             values.data += first * values.row;
             kernel({tokens, ys[b], values,
-                    std::min(kForwardTokens, sizes.n - first), sizes.m, sizes.d,
-                    bandwidth, past_caches});
+                    std::min(count * kForwardTokens, sizes.n - first), sizes.m,
+                    sizes.d, bandwidth, past_caches});
+            begin += count;
           }
         });
   });
@@ -213,30 +218,31 @@ std::tuple<Tensor, Tensor> laplacian_kernel_backward(
     T* grad_ys = static_cast<T*>(grad_y.mutable_data_ptr());
     const auto gradient = chosen.load()->kernels<T>().backward;
     const int64_t parts = (sizes.n + kBackwardTokens - 1) / kBackwardTokens;
+    const int64_t length = (sizes.n + parts - 1) / parts;
     const int64_t size = sizes.m * sizes.d;
     std::vector<Real<T>> partial(sizes.batch * parts * size);
     torch::stable::parallel_for(
         0, sizes.batch * parts, 1, [&](int64_t begin, int64_t end) {
           for (int64_t task = begin; task < end; ++task) {
             const int64_t b = task / parts;
-            const int64_t first = task % parts * kBackwardTokens;
+            const int64_t first = task % parts * length;
             auto from = [&](auto matrix) {
               matrix.data += first * matrix.row;
               return matrix;
             };
             gradient({from(grads[b]), from(xs[b]), ys[b], from(kernels[b]),
                       from(grad_xs[b]), partial.data() + task * size,
-                      std::min(kBackwardTokens, sizes.n - first), sizes.m,
-                      sizes.d, bandwidth});
+                      std::min(length, sizes.n - first), sizes.m, sizes.d,
+                      bandwidth});
           }
         });
-    for (int64_t b = 0; b < sizes.batch; ++b)
-      for (int64_t i = 0; i < size; ++i) {
-        Real<T> total = 0;
-        for (int64_t part = 0; part < parts; ++part)
-          total += partial[(b * parts + part) * size + i];
-        grad_ys[b * size + i] = static_cast<T>(total);
-      }
+    for (int64_t b = 0; b < sizes.batch; ++b) {
+      Real<T>* total = partial.data() + b * parts * size;
+      for (int64_t part = 1; part < parts; ++part)
+        for (int64_t i = 0; i < size; ++i) total[i] += total[part * size + i];
+      for (int64_t i = 0; i < size; ++i)
+        grad_ys[b * size + i] = static_cast<T>(total[i]);
+    }
   });
   return {grad_x, grad_y};
 }

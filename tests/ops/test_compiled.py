@@ -194,6 +194,89 @@ def test_the_largest_numbers_do_not_overflow(variant):
     )
 
 
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize('which', ['tokens', 'landmarks', 'both'])
+@pytest.mark.parametrize(
+    'power', [0, -40, -41, -42, -64, -149, -459, -460, -461, -512, -1074]
+)
+def test_signs_of_the_smallest_differences(variant, power, which, dtype):
+    # Numbers of one size, one unit of rounding apart, zeros, and ties of all.
+    size = torch.tensor(2.0**power, dtype=dtype)
+    pool = torch.stack([size, size.nextafter(2 * size), 0 * size, 2 * size])
+    pool = torch.cat([pool, -pool])
+    x, y = pool[torch.randint(8, (70, 33))], pool[torch.randint(8, (49, 33))]
+    if which == 'tokens':
+        y = y.sign() + (y == 0)
+    if which == 'landmarks':
+        x = x.sign() + (x == 0)
+    grad, kernel = torch.randn(2, 70, 49, dtype=dtype)
+    ours = torch.ops.mmlaplacian.laplacian_kernel_backward(
+        grad, x, y, kernel, 4.0
+    )
+    exact = reference.laplacian_kernel_backward(
+        grad.double(), x.double(), y.double(), kernel.double(), 4.0
+    )
+    for one, other in zip(ours, exact, strict=True):
+        torch.testing.assert_close(
+            one.double(), other, rtol=0, atol=64 * torch.finfo(dtype).eps
+        )
+
+
+@pytest.mark.parametrize('dtype', DTYPES[:3], ids=str)
+def test_gradients_have_the_same_bits_beside_a_tiny_number(variant, dtype):
+    x, y, grad = inputs((2,), 100, 49, 32, dtype)
+    y[..., 0] = y[..., 0].abs() + 0.1
+    kernel = laplacian_kernel(x, y)
+    parts = []
+    for size in (1e-3, 1e-7 if dtype == torch.float16 else 1e-20):
+        x[:, ::32, 0] = size
+        parts.append(
+            torch.ops.mmlaplacian.laplacian_kernel_backward(
+                grad, x, y, kernel, 4.0
+            )
+        )
+    assert all(map(torch.equal, *parts))
+
+
+@pytest.mark.parametrize(
+    'size, bandwidth',
+    [(1e-30, 1e-3), (1, 1e30), (1e8, 1e-3), (1, 1e-30), (1e10, 1e-20)],
+)
+def test_gradients_of_extreme_weights(variant, size, bandwidth):
+    x, y, grad = inputs((), 50, 9, 4, torch.float32)
+    grad[20:] *= size
+    kernel = torch.full_like(grad, 0.5)
+    parts = [
+        function(grad, x, y, kernel, bandwidth)
+        for function in (
+            torch.ops.mmlaplacian.laplacian_kernel_backward,
+            reference.laplacian_kernel_backward,
+        )
+    ]
+    for ours, plain in zip(*parts, strict=True):
+        largest = plain.abs().max().item()
+        assert 0 < largest < float('inf')
+        torch.testing.assert_close(ours, plain, rtol=0, atol=1e-6 * largest)
+
+
+@pytest.mark.parametrize('bad', ['nan', 'inf', '-inf'])
+def test_gradients_that_are_not_finite(variant, bad):
+    x, y, grad = inputs((), 100, 9, 4, torch.float32)
+    kernel = laplacian_kernel(x, y)
+    whole = torch.ops.mmlaplacian.laplacian_kernel_backward(
+        grad, x, y, kernel, 4.0
+    )
+    grad[40, 3] = float(bad)
+    ours = torch.ops.mmlaplacian.laplacian_kernel_backward(
+        grad, x, y, kernel, 4.0
+    )
+    assert not ours[0][40].isfinite().any()
+    assert not ours[1][3].isfinite().any()
+    for part, row, before in zip(ours, (40, 3), whole, strict=True):
+        rest = torch.arange(len(part)) != row
+        assert torch.equal(part[rest], before[rest])
+
+
 def test_the_same_bits_on_any_number_of_threads(variant):
     x, y, grad = inputs((3,), 2500, 49, 32, torch.float32)
     kernel = laplacian_kernel(x, y)

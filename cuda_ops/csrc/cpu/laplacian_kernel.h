@@ -98,10 +98,11 @@ INLINE void store_part(
   }
 }
 
-// tile[column][row] = from(row, column); rows after the last repeat it.
+// tile[column][row] = from(row, column), its columns `stride` apart; rows after
+// the last repeat it.
 template <int kVectors, typename Real, typename From>
-INLINE void fill_tile(Real* tile, int64_t rows, int64_t columns, From from) {
-  constexpr int kRows = kVectors * kLanes<Real>;
+INLINE void fill_tile(Real* tile, int64_t stride, int64_t rows,
+                      int64_t columns, From from) {
   for (int64_t column = 0; column < columns; column += kLanes<Real>)
     for (int v = 0; v < kVectors; ++v) {
       Vector<Real> square[kLanes<Real>];
@@ -110,7 +111,7 @@ INLINE void fill_tile(Real* tile, int64_t rows, int64_t columns, From from) {
             std::min<int64_t>(v * kLanes<Real> + i, rows - 1), column);
       transpose<Real>(square);
       for (int i = 0; i < kLanes<Real>; ++i)
-        store<Real>(tile + (column + i) * kRows + v * kLanes<Real>, square[i]);
+        store<Real>(tile + (column + i) * stride + v * kLanes<Real>, square[i]);
     }
 }
 
@@ -154,20 +155,6 @@ INLINE void copy_past_caches(const Real* from, Real* to, int64_t count) {
   std::copy(from + i, from + count, to + i);
 }
 
-// The landmarks as rows of Real: themselves where they are that already.
-template <typename Real, typename T>
-Matrix<const Real> rows_of(
-    Matrix<const T> y, int64_t m, int64_t d, std::unique_ptr<Real[]>& memory) {
-  if constexpr (std::is_same_v<T, Real>) {
-    if (y.column == 1) return y;
-  }
-  memory.reset(new Real[m * d]);
-  for (int64_t i = 0; i < m; ++i)
-    for (int64_t j = 0; j < d; ++j)
-      memory[i * d + j] = static_cast<Real>(y.data[i * y.row + j * y.column]);
-  return {memory.get(), d, 1};
-}
-
 // sum |x - y| / 2 = sum max(x, y) - sum x / 2 - sum y / 2 takes two
 // instructions an element, not three, but rounds by the sizes of x and y, not
 // by |x - y|. Hence few coordinates at a time, and rows whose L1 norm exceeds
@@ -184,31 +171,39 @@ Real largest_norm(int64_t d, double bandwidth) {
   return static_cast<Real>(std::min(std::sqrt(d) * bandwidth, limit));
 }
 
-// sums[j / kSummed][row], stride numbers apart: minus half the sums of a tile's
-// rows, NaN at first where a norm exceeds `limit`. Returns how many do not.
+// Rows, in a tile, and minus half their sums: data[j][row], and sums[j /
+// kSummed][row], where the first of a row is NaN if its norm is too large.
+template <typename Real>
+struct SummedTile {
+  Real *data, *sums;
+  int64_t stride;
+};
+
+// Makes the sums of kVectors vectors of rows. Returns how many rows have a norm
+// of at most `limit`.
 template <int kVectors, typename Real>
-INLINE int sum_rows(const Real* tile, int64_t d, Real limit, Real* sums,
-                    int64_t stride) {
+INLINE int sum_rows(SummedTile<Real> tile, int64_t d, Real limit) {
   Vector<Real> norm[kVectors] = {};
   for (int64_t j = 0; j < d; j += kSummed) {
     Vector<Real> sum[kVectors] = {};
     for (int64_t i = j; i < std::min(j + kSummed, d); ++i)
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
-        const auto value = load<Real>(tile + (i * kVectors + v) * kLanes<Real>);
+        const auto value =
+            load<Real>(tile.data + i * tile.stride + v * kLanes<Real>);
         sum[v] = accumulate<Real>(sum[v], value);
         norm[v] = norm[v] + absolute_difference<Real>(value, Vector<Real>{});
       }
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v)
-      store<Real>(sums + j / kSummed * stride + v * kLanes<Real>,
+      store<Real>(tile.sums + j / kSummed * tile.stride + v * kLanes<Real>,
                   sum[v] * Real(-0.5));
   }
   int count = 0;
 #pragma GCC unroll 8
   for (int v = 0; v < kVectors; ++v) {
     const auto small = norm[v] <= limit;
-    Real* first = sums + v * kLanes<Real>;
+    Real* first = tile.sums + v * kLanes<Real>;
     for (int lane = 0; lane < kLanes<Real>; ++lane) count += small[lane] != 0;
     store<Real>(first, small ? load<Real>(first)
                              : splat(std::numeric_limits<Real>::quiet_NaN()));
@@ -216,18 +211,9 @@ INLINE int sum_rows(const Real* tile, int64_t d, Real limit, Real* sums,
   return count;
 }
 
-// Rows of a tile or of landmarks, and what sum_rows says of them.
-template <typename Real>
-struct SummedRows {
-  const Real* data;
-  int64_t row;
-  const Real* sums;
-  int64_t stride;
-};
-
 // Kernel values of kRows landmarks and kVectors vectors of tokens.
 template <bool kBySums, int kRows, int kVectors, typename Real>
-INLINE void kernel_block(SummedRows<Real> x, SummedRows<Real> y, int64_t d,
+INLINE void kernel_block(SummedTile<Real> x, SummedTile<Real> y, int64_t d,
                          Real scale, Real* out) {
   constexpr int kTokens = kVectors * kLanes<Real>;
   Vector<Real> sum[kRows][kVectors] = {};
@@ -239,13 +225,13 @@ INLINE void kernel_block(SummedRows<Real> x, SummedRows<Real> y, int64_t d,
         token[v] = load<Real>(x.data + j * kTokens + v * kLanes<Real>);
 #pragma GCC unroll 8
       for (int i = 0; i < kRows; ++i) {
-        auto landmark = splat(y.data[i * y.row + j]);
+        Real* landmark = y.data + j * y.stride + i;
 #pragma GCC unroll 8
         for (int v = 0; v < kVectors; ++v)
           sum[i][v] = accumulate<Real>(
-              sum[i][v],
-              kBySums ? maximum<Real>(token[v], landmark)
-                      : absolute_difference<Real>(token[v], landmark));
+              sum[i][v], kBySums ? maximum_in_place<Real>(token[v], landmark)
+                                 : absolute_difference<Real>(
+                                       token[v], splat_in_place(landmark)));
       }
     }
     if constexpr (kBySums) {
@@ -255,7 +241,7 @@ INLINE void kernel_block(SummedRows<Real> x, SummedRows<Real> y, int64_t d,
         for (int v = 0; v < kVectors; ++v)
           sum[i][v] = accumulate<Real>(
               sum[i][v] + load<Real>(x.sums + v * kLanes<Real>),
-              splat(y.sums[i]));
+              splat_in_place(y.sums + i));
       x.sums += x.stride;
       y.sums += y.stride;
     }
@@ -271,13 +257,13 @@ INLINE void kernel_block(SummedRows<Real> x, SummedRows<Real> y, int64_t d,
 }
 
 template <bool kBySums, int kRows, int kVectors, typename Real, typename Ask>
-void kernel_rows(SummedRows<Real> x, SummedRows<Real> y, int64_t m, int64_t d,
+void kernel_rows(SummedTile<Real> x, SummedTile<Real> y, int64_t m, int64_t d,
                  Real scale, Real* out, const Ask& ask) {
   if constexpr (kRows > 0) {
     for (; m >= kRows; m -= kRows) {
       ask(m - kRows, m);
       kernel_block<kBySums, kRows, kVectors, Real>(x, y, d, scale, out);
-      y.data += kRows * y.row;
+      y.data += kRows;
       y.sums += kRows;
       out += kRows * kVectors * kLanes<Real>;
     }
@@ -290,9 +276,9 @@ void kernel_rows(SummedRows<Real> x, SummedRows<Real> y, int64_t m, int64_t d,
 template <typename Real>
 struct Workspace {
   Real limit;
-  SummedRows<Real> y;
+  SummedTile<Real> x, y;
   bool y_small;
-  Real *x_tile, *x_sums, *out_tile, *row_tile;
+  Real *out_tile, *row_tile;
 };
 
 template <int kVectors, typename T, typename Real>
@@ -301,20 +287,19 @@ void forward_tile(const ForwardTask<T>& task, const Workspace<Real>& work,
   constexpr int kTokens = kVectors * kLanes<Real>;
   const T* rows = task.x.data + first * task.x.row;
   const Prefetch<false, const T> next_rows(
-      {rows + count * task.x.row, task.x.row, task.x.column},
+      {rows + std::min(count, task.n - 1 - first) * task.x.row, task.x.row,
+       task.x.column},
       std::min<int64_t>(count, task.n - first - count), task.d);
+  const SummedTile<Real> x{work.x.data, work.x.sums, kTokens};
   fill_tile<kVectors, Real>(
-      work.x_tile, count, task.d,
+      x.data, x.stride, count, task.d,
       [&](int64_t row, int64_t column) INLINE_LAMBDA {
         return load_part<Real, T>(
             rows + row * task.x.row + column * task.x.column, task.x.column,
             task.d - column);
       });
-  const int small = !work.y_small ? 0
-                                  : sum_rows<kVectors, Real>(
-                                        work.x_tile, task.d, work.limit,
-                                        work.x_sums, kTokens);
-  const SummedRows<Real> x{work.x_tile, 0, work.x_sums, kTokens};
+  const int small =
+      work.y_small ? sum_rows<kVectors, Real>(x, task.d, work.limit) : 0;
   const Real scale = scale_of<Real>(-kLog2E, task.bandwidth);
   for (int64_t start = 0; start < task.m; start += kLandmarks) {
     int64_t m = std::min(kLandmarks, task.m - start);
@@ -329,8 +314,8 @@ void forward_tile(const ForwardTask<T>& task, const Workspace<Real>& work,
       result(begin, end, m);
       next_rows(start + begin, start + end, task.m);
     };
-    const SummedRows<Real> y{work.y.data + start * work.y.row, work.y.row,
-                             work.y.sums + start, work.y.stride};
+    const SummedTile<Real> y{work.y.data + start, work.y.sums + start,
+                             work.y.stride};
     if (small > 0)
       kernel_rows<true, kBlockRows, kVectors, Real>(
           x, y, m, task.d, scale, work.out_tile, ask);
@@ -359,25 +344,27 @@ template <typename T, typename Real>
 void forward(const ForwardTask<T>& task) {
   constexpr int kTokens = kBlockVectors * kLanes<Real>;
   const int64_t parts = (task.d + kSummed - 1) / kSummed;
-  std::unique_ptr<Real[]> memory;
-  const auto y = rows_of<Real, T>(task.y, task.m, task.d, memory);
-  Buffer<Real> x_tile(padded<Real>(task.d) * kTokens), x_sums(parts * kTokens);
-  Buffer<Real> y_sums(parts * padded<Real>(task.m));
+  const int64_t d = padded<Real>(task.d), m = padded<Real>(task.m);
+  Buffer<Real> x_tile(d * kTokens), x_sums(parts * kTokens);
+  Buffer<Real> y_tile(d * m), y_sums(parts * m);
   Buffer<Real> out_tile(kLandmarks * kTokens), row_tile(kLandmarks * kTokens);
   Workspace<Real> work{largest_norm<Real>(task.d, task.bandwidth),
-                       {y.data, y.row, y_sums, padded<Real>(task.m)},
+                       {x_tile, x_sums, kTokens},
+                       {y_tile, y_sums, m},
                        true,
-                       x_tile, x_sums, out_tile, row_tile};
-  for (int64_t j = 0; j < task.m; j += kLanes<Real>) {
+                       out_tile,
+                       row_tile};
+  for (int64_t start = 0; start < task.m; start += kLanes<Real>) {
+    const SummedTile<Real> y{y_tile + start, y_sums + start, m};
+    const T* rows = task.y.data + start * task.y.row;
     fill_tile<1, Real>(
-        work.x_tile, std::min<int64_t>(kLanes<Real>, task.m - j), task.d,
+        y.data, m, std::min<int64_t>(kLanes<Real>, task.m - start), task.d,
         [&](int64_t row, int64_t column) INLINE_LAMBDA {
-          return load_part<Real, Real>(y.data + (j + row) * y.row + column, 1,
-                                       task.d - column);
+          return load_part<Real, T>(
+              rows + row * task.y.row + column * task.y.column, task.y.column,
+              task.d - column);
         });
-    work.y_small &= sum_rows<1, Real>(work.x_tile, task.d, work.limit,
-                                      y_sums + j, work.y.stride) ==
-                    kLanes<Real>;
+    work.y_small &= sum_rows<1, Real>(y, task.d, work.limit) == kLanes<Real>;
   }
   int64_t first = 0;
   for (; first + kTokens <= task.n; first += kTokens)
@@ -411,129 +398,270 @@ inline double additions(int64_t count) {
   return static_cast<double>(rounds) * kSums * kLanes<float>;
 }
 
+// The sign of a difference is its clamp to +-kStep, divided by that, if all
+// numbers are coarse: 0 or at least kCoarse, and so their differences 0 or at
+// least kStep. With both sums that takes four instructions an element where
+// there is one for the clamp, and five for any numbers, by signed_weight.
+constexpr bool kHasClamp = VECTOR_BYTES == 64;
+template <typename Real>
+constexpr Real kStep = std::is_same_v<Real, float> ? 0x1p-64 : 0x1p-512;
+template <typename Real>
+constexpr Real kCoarse = kStep<Real> / std::numeric_limits<Real>::epsilon();
+
+// Finds numbers that are not coarse, and weights that are not finite.
+template <typename Real>
+class Doubts {
+ public:
+  INLINE void number(Vector<Real> x) {
+    const auto size = twice_bits(x) - 1;  // 0 becomes the largest
+    least_ = size < least_ ? size : least_;
+  }
+  INLINE void weight(Vector<Real> w) { zero_ = zero_ + w * Real(0); }
+  INLINE bool found() const {
+    const auto coarse = twice_bits(splat(kCoarse<Real>)) - 1;
+    const auto mask = (least_ < coarse) | (zero_ != zero_);
+    bool any = false;
+    for (int lane = 0; lane < kLanes<Real>; ++lane) any |= mask[lane] != 0;
+    return any;
+  }
+
+ private:
+  static INLINE Unsigned<Real> twice_bits(Vector<Real> x) {
+    return (Unsigned<Real>)x + (Unsigned<Real>)x;
+  }
+  Unsigned<Real> least_ = ~Unsigned<Real>{};
+  Vector<Real> zero_ = {};
+};
+
+// Rows of tokens at work: x, grad_x (tokens, d padded), weight (tokens, m).
+template <typename Real>
+struct GradientRows {
+  const Real* x;
+  int64_t x_row;
+  Real* grad_x;
+  int64_t grad_x_row;
+  Real* weight;
+};
+
+// y and grad_y (m, d padded), their rows `stride` apart.
+template <typename Real>
+struct GradientLandmarks {
+  const Real* y;
+  Real* grad_y;
+  int64_t m, d, stride;
+};
+
 // Both gradients, of kTokens tokens and all landmarks. Here a vector holds
-// coordinates: rows are read and written where they are, and the sums over the
-// landmarks stay in registers. weight (kTokens, weight_row), y and grad_y
-// (m, d padded), their rows `stride` apart; ask(i) at i / kTokens of the work.
-template <int kTokens, int kVectors, typename T, typename Real, typename Ask>
-INLINE void gradient_block(const BackwardTask<T, Real>& task, int64_t first,
-                           int64_t column, const Real* weight,
-                           int64_t weight_row, const Real* y, Real* grad_y,
-                           int64_t stride, const Ask& ask) {
+// coordinates, from `column` on, and the sums over the landmarks stay in
+// registers; ask(i) at i / kTokens of the work. kCoarsely: by the clamp; the
+// weights are divided by kStep.
+template <bool kCoarsely, int kTokens, int kVectors, typename Real,
+          typename Ask>
+INLINE void gradient_block(
+    const GradientRows<Real>& rows, const GradientLandmarks<Real>& landmarks,
+    int64_t column, const Ask& ask) {
   Vector<Real> token[kTokens][kVectors], sum[kTokens][kVectors] = {};
 #pragma GCC unroll 8
-  for (int i = 0; i < kTokens; ++i)
+  for (int n = 0; n < kTokens; ++n)
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
-      const int64_t at = column + v * kLanes<Real>;
-      token[i][v] = load_part<Real, T>(
-          task.x.data + (first + i) * task.x.row + at * task.x.column,
-          task.x.column, task.d - at);
-    }
-  int64_t j = 0;
+    for (int v = 0; v < kVectors; ++v)
+      token[n][v] =
+          load<Real>(rows.x + n * rows.x_row + column + v * kLanes<Real>);
+  const int64_t m = landmarks.m, stride = landmarks.stride;
+  Real* weight = rows.weight;
+  const Real* y = landmarks.y + column;
+  Real* grad_y = landmarks.grad_y + column;
   for (int i = 0; i < kTokens; ++i) {
     ask(i);
-    for (; j < task.m * (i + 1) / kTokens; ++j) {
+    const int64_t end = m * (i + 1) / kTokens;
+    for (int64_t j = m * i / kTokens; j < end; ++j) {
       Vector<Real> landmark[kVectors], total[kVectors];
-      const int64_t at = j * stride + column;
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
-        landmark[v] = load<Real>(y + at + v * kLanes<Real>);
-        total[v] = load<Real>(grad_y + at + v * kLanes<Real>);
+        landmark[v] = load<Real>(y + v * kLanes<Real>);
+        total[v] = load<Real>(grad_y + v * kLanes<Real>);
       }
 #pragma GCC unroll 8
       for (int n = 0; n < kTokens; ++n) {
-        const auto factor = splat(weight[n * weight_row + j]);
+        Real* factor = weight + n * m;
 #pragma GCC unroll 8
         for (int v = 0; v < kVectors; ++v) {
-          const auto part =
-              signed_weight<Real>(factor, token[n][v], landmark[v]);
-          sum[n][v] = sum[n][v] + part;
-          total[v] = accumulate<Real>(total[v], part);
+          if constexpr (kCoarsely) {
+            const auto step =
+                clamp(token[n][v] - landmark[v], kStep<Real>);
+            sum[n][v] = sum[n][v] + step * splat_in_place(factor);
+            total[v] = total[v] + step * splat_in_place(factor);
+          } else {
+            const auto part =
+                signed_weight<Real>(splat(*factor), token[n][v], landmark[v]);
+            sum[n][v] = sum[n][v] + part;
+            total[v] = accumulate<Real>(total[v], part);
+          }
         }
       }
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v)
-        store<Real>(grad_y + at + v * kLanes<Real>, total[v]);
+        store<Real>(grad_y + v * kLanes<Real>, total[v]);
+      ++weight;
+      y += stride;
+      grad_y += stride;
     }
   }
 #pragma GCC unroll 8
-  for (int i = 0; i < kTokens; ++i)
+  for (int n = 0; n < kTokens; ++n)
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
-      const int64_t at = column + v * kLanes<Real>;
-      store_part<Real, T>(
-          task.grad_x.data + (first + i) * task.grad_x.row +
-              at * task.grad_x.column,
-          task.grad_x.column, task.d - at, sum[i][v]);
+    for (int v = 0; v < kVectors; ++v)
+      store<Real>(rows.grad_x + n * rows.grad_x_row + column +
+                      v * kLanes<Real>,
+                  sum[n][v]);
+}
+
+// The same for all columns of up to kTokens tokens at a time; ask(n) before
+// token n's turn.
+template <bool kCoarsely, int kTokens, typename Real, typename Ask>
+INLINE void gradient_rows(GradientRows<Real> rows,
+                          const GradientLandmarks<Real>& landmarks,
+                          int64_t count, const Ask& ask) {
+  int64_t first = 0;
+  auto advance = [&](int64_t tokens) INLINE_LAMBDA {
+    first += tokens;
+    rows.x += tokens * rows.x_row;
+    rows.grad_x += tokens * rows.grad_x_row;
+    rows.weight += tokens * landmarks.m;
+  };
+  auto block = [&](auto tokens) INLINE_LAMBDA {
+    constexpr int kCount = decltype(tokens)::value;
+    int64_t column = 0;
+    auto ask_once = [&](int64_t i) INLINE_LAMBDA {
+      if (column == 0) ask(first + i);
+    };
+    if constexpr (kGradientVectors == 2)
+      for (; column + kLanes<Real> < landmarks.d; column += 2 * kLanes<Real>)
+        gradient_block<kCoarsely, kCount, 2>(
+            rows, landmarks, column, ask_once);
+    for (; column < landmarks.d; column += kLanes<Real>)
+      gradient_block<kCoarsely, kCount, 1>(rows, landmarks, column, ask_once);
+    advance(kCount);
+  };
+  while (first + kTokens <= count)
+    block(std::integral_constant<int, kTokens>());
+  while (first < count) block(std::integral_constant<int, 1>());
+}
+
+// weight = grad * kernel * scale, of `count` tokens.
+template <typename T, typename Real>
+INLINE void make_weights(const BackwardTask<T, Real>& task, int64_t first,
+                         int64_t count, Real scale, Real* weight,
+                         Doubts<Real>& doubts) {
+  auto grad = task.grad, kernel = task.kernel;
+  grad.data += first * grad.row;
+  kernel.data += first * kernel.row;
+  int64_t m = task.m;
+  if (grad.row == m && kernel.row == m && grad.column == 1 &&
+      kernel.column == 1) {  // one long row
+    m *= count;
+    count = 1;
+  }
+  for (int64_t i = 0; i < count; ++i)
+    for (int64_t j = 0; j < m; j += kLanes<Real>) {
+      auto part = [&](const Matrix<const T>& from) INLINE_LAMBDA {
+        return load_part<Real, T>(from.data + i * from.row + j * from.column,
+                                  from.column, m - j);
+      };
+      const auto value = part(grad) * part(kernel) * scale;
+      doubts.weight(value);
+      store<Real>(weight + i * m + j, value);
     }
 }
 
-template <int kTokens, typename T, typename Real>
-INLINE void gradient_rows(const BackwardTask<T, Real>& task, int64_t first,
-                          Real* weight, const Real* y, Real* grad_y,
-                          int64_t stride) {
-  const Real scale = scale_of<Real>(-1, task.bandwidth);
-  const int64_t weight_row = padded<Real>(task.m);
-  for (int i = 0; i < kTokens; ++i)
-    for (int64_t j = 0; j < task.m; j += kLanes<Real>) {
-      auto part = [&](const Matrix<const T>& from) INLINE_LAMBDA {
-        return load_part<Real, T>(
-            from.data + (first + i) * from.row + j * from.column, from.column,
-            task.m - j);
-      };
-      store<Real>(weight + i * weight_row + j,
-                  part(task.grad) * part(task.kernel) * scale);
-    }
+// The gradients of `count` tokens from `first` on.
+template <typename T, typename Real>
+INLINE void gradient_group(const BackwardTask<T, Real>& task, int64_t first,
+                           int64_t count, const GradientRows<Real>& rows,
+                           const GradientLandmarks<Real>& landmarks,
+                           Doubts<Real> doubts) {
+  constexpr int kTokens = 4;
+  const int64_t next = first + count;
   auto following = [&](auto matrix, int64_t columns) INLINE_LAMBDA {
-    matrix.data += (first + kTokens) * matrix.row;
+    matrix.data += std::min(next, task.n - 1) * matrix.row;
     return Prefetch<false, const T>(
-        matrix, std::min<int64_t>(kTokens, task.n - first - kTokens), columns);
+        matrix, std::min(count, task.n - next), columns);
   };
   const auto x = following(task.x, task.d);
   const auto grad = following(task.grad, task.m);
   const auto kernel = following(task.kernel, task.m);
-  int64_t column = 0;
   auto ask = [&](int64_t i) INLINE_LAMBDA {
-    if (column > 0) return;
     x(i);
     grad(i);
     kernel(i);
   };
-  if constexpr (kGradientVectors == 2)
-    for (; column + kLanes<Real> < task.d; column += 2 * kLanes<Real>)
-      gradient_block<kTokens, 2, T, Real>(
-          task, first, column, weight, weight_row, y, grad_y, stride, ask);
-  for (; column < task.d; column += kLanes<Real>)
-    gradient_block<kTokens, 1, T, Real>(
-        task, first, column, weight, weight_row, y, grad_y, stride, ask);
+  const Real scale = scale_of<Real>(-1, task.bandwidth);
+  if constexpr (kHasClamp) {
+    make_weights<T, Real>(
+        task, first, count, scale / kStep<Real>, rows.weight, doubts);
+    if (!doubts.found())
+      return gradient_rows<true, kTokens>(rows, landmarks, count, ask);
+  }
+  make_weights<T, Real>(task, first, count, scale, rows.weight, doubts);
+  gradient_rows<false, kTokens>(rows, landmarks, count, ask);
 }
 
 template <typename T, typename Real>
 void backward(const BackwardTask<T, Real>& task) {
-  constexpr int kTokens = 4;
-  // An even number of vectors, for gradient_block's pairs. Each row of y is
-  // followed by its gradient: in memory of their own, reads that happen to be a
-  // multiple of 4 KB from a recent write would wait for it.
-  const int64_t width = (padded<Real>(task.d) / kLanes<Real> + 1) / 2 * 2 *
-                        kLanes<Real>;
-  const int64_t stride = 2 * width;
+  // Of so many tokens the weights are made at once: rows of 49, as of a kernel
+  // matrix, then begin at a cache line.
+  constexpr int64_t kGroup = 16;
+  const int64_t d = padded<Real>(task.d);
+  // Each row of y is followed by its gradient: in memory of their own, reads
+  // that happen to be a multiple of 4 KB from a recent write would wait for it.
+  const int64_t stride = 2 * d;
   Buffer<Real> y(task.m * stride);
-  Real* grad_y = y + width;
-  Buffer<Real> weight(kTokens * padded<Real>(task.m));
-  std::fill_n(static_cast<Real*>(y), task.m * stride, Real(0));
+  const GradientLandmarks<Real> landmarks{y, y + d, task.m, d, stride};
+  Doubts<Real> y_doubts;
+  for (int64_t j = 0; j < task.m; ++j)
+    for (int64_t k = 0; k < d; k += kLanes<Real>) {
+      const auto part = load_part<Real, T>(
+          task.y.data + j * task.y.row + k * task.y.column, task.y.column,
+          task.d - k);
+      y_doubts.number(part);
+      store<Real>(y + j * stride + k, part);
+      store<Real>(landmarks.grad_y + j * stride + k, Vector<Real>{});
+    }
+  // Whole vectors are read and written where they are.
+  const bool in_place = std::is_same_v<T, Real> && task.d == d &&
+                        task.x.column == 1 && task.grad_x.column == 1;
+  Buffer<Real> weight(kGroup * task.m + kLanes<Real>);
+  Buffer<Real> x(in_place ? 0 : kGroup * d), grad_x(in_place ? 0 : kGroup * d);
+  for (int64_t first = 0; first < task.n; first += kGroup) {
+    const int64_t count = std::min(kGroup, task.n - first);
+    GradientRows<Real> rows{x, d, grad_x, d, weight};
+    if constexpr (std::is_same_v<T, Real>)
+      if (in_place)
+        rows = {task.x.data + first * task.x.row, task.x.row,
+                task.grad_x.data + first * task.grad_x.row, task.grad_x.row,
+                weight};
+    Doubts<Real> doubts = y_doubts;
+    for (int64_t i = 0; i < count; ++i)
+      for (int64_t j = 0; j < d; j += kLanes<Real>) {
+        const auto part = load_part<Real, T>(
+            task.x.data + (first + i) * task.x.row + j * task.x.column,
+            task.x.column, task.d - j);
+        doubts.number(part);
+        if (!in_place) store<Real>(x + i * d + j, part);
+      }
+    gradient_group<T, Real>(task, first, count, rows, landmarks, doubts);
+    if (!in_place)
+      for (int64_t i = 0; i < count; ++i)
+        for (int64_t j = 0; j < task.d; j += kLanes<Real>)
+          store_part<Real, T>(
+              task.grad_x.data + (first + i) * task.grad_x.row +
+                  j * task.grad_x.column,
+              task.grad_x.column, task.d - j,
+              load<Real>(grad_x + i * d + j));
+  }
   for (int64_t j = 0; j < task.m; ++j)
     for (int64_t k = 0; k < task.d; ++k)
-      y[j * stride + k] = static_cast<Real>(
-          task.y.data[j * task.y.row + k * task.y.column]);
-  int64_t first = 0;
-  for (; first + kTokens <= task.n; first += kTokens)
-    gradient_rows<kTokens, T, Real>(task, first, weight, y, grad_y, stride);
-  for (; first < task.n; ++first)
-    gradient_rows<1, T, Real>(task, first, weight, y, grad_y, stride);
-  for (int64_t j = 0; j < task.m; ++j)
-    for (int64_t k = 0; k < task.d; ++k)
-      task.grad_y[j * task.d + k] = -grad_y[j * stride + k];
+      task.grad_y[j * task.d + k] = -landmarks.grad_y[j * stride + k];
 }
 
 }  // namespace VARIANT

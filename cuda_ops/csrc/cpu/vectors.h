@@ -14,6 +14,7 @@ struct VectorOf<float> {
   typedef float Unaligned
       __attribute__((vector_size(VECTOR_BYTES), aligned(4), may_alias));
   typedef int32_t Bits __attribute__((vector_size(VECTOR_BYTES)));
+  typedef uint32_t Unsigned __attribute__((vector_size(VECTOR_BYTES)));
   static constexpr int32_t kSign = INT32_MIN;
 };
 template <>
@@ -22,6 +23,7 @@ struct VectorOf<double> {
   typedef double Unaligned
       __attribute__((vector_size(VECTOR_BYTES), aligned(8), may_alias));
   typedef int64_t Bits __attribute__((vector_size(VECTOR_BYTES)));
+  typedef uint64_t Unsigned __attribute__((vector_size(VECTOR_BYTES)));
   static constexpr int64_t kSign = INT64_MIN;
 };
 
@@ -29,6 +31,8 @@ template <typename Real>
 using Vector = typename VectorOf<Real>::Vector;
 template <typename Real>
 using Bits = typename VectorOf<Real>::Bits;
+template <typename Real>
+using Unsigned = typename VectorOf<Real>::Unsigned;
 template <typename Real>
 constexpr int kLanes = VECTOR_BYTES / sizeof(Real);
 
@@ -79,6 +83,17 @@ INLINE Vector<float> load_first<float>(const float* from, int64_t count) {
 }
 #endif
 
+// splat(*from) as an operand in memory. AVX-512 repeats such a number for free,
+// while an instruction for it takes a cycle from the adders; the compiler would
+// have one for all uses of the number, if it did not believe it changed.
+template <typename Real>
+INLINE Vector<Real> splat_in_place(Real* from) {
+#if VECTOR_BYTES == 64
+  asm("" : "+m"(*from));
+#endif
+  return splat(*from);
+}
+
 // |x - y|
 template <typename Real>
 INLINE Vector<Real> absolute_difference(Vector<Real> x, Vector<Real> y) {
@@ -90,6 +105,21 @@ template <typename Real>
 INLINE Vector<Real> maximum(Vector<Real> x, Vector<Real> y) {
   return x > y ? x : y;
 }
+
+// maximum(x, splat_in_place(y)), of which GCC makes two instructions.
+template <typename Real>
+INLINE Vector<Real> maximum_in_place(Vector<Real> x, Real* y) {
+  return maximum<Real>(x, splat_in_place(y));
+}
+
+#if VECTOR_BYTES == 64
+template <>
+INLINE Vector<float> maximum_in_place<float>(Vector<float> x, float* y) {
+  Vector<float> larger;
+  asm("vmaxps %2%{1to16%}, %1, %0" : "=v"(larger) : "v"(x), "m"(*y));
+  return larger;
+}
+#endif
 
 // weight * sign(x - y), with sign(0) = 0 whatever the weight is
 template <typename Real>
@@ -108,6 +138,19 @@ INLINE Vector<float> signed_weight<float>(
   return (Vector<float>)_mm512_maskz_ternarylogic_epi32(
       _mm512_cmp_ps_mask(x, y, _CMP_NEQ_UQ), (__m512i)weight, (__m512i)(x - y),
       _mm512_set1_epi32(VectorOf<float>::kSign), kAXorBAndC);
+}
+#endif
+
+#if VECTOR_BYTES == 64
+// x where |x| is less than `limit`, else that with x's sign.
+constexpr int kSmallerWithFirstSign = 2;
+INLINE Vector<float> clamp(Vector<float> x, float limit) {
+  return (Vector<float>)_mm512_range_ps(
+      (__m512)x, _mm512_set1_ps(limit), kSmallerWithFirstSign);
+}
+INLINE Vector<double> clamp(Vector<double> x, double limit) {
+  return (Vector<double>)_mm512_range_pd(
+      (__m512d)x, _mm512_set1_pd(limit), kSmallerWithFirstSign);
 }
 #endif
 
