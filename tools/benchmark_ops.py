@@ -182,8 +182,15 @@ def measure_kernel(shape, device, threads, with_compile) -> dict:
     with torch.no_grad():
         row['forward_s'] = compare(forward, device)
         row['memory'] = peak_memory(forward[OURS], device)
+        row['gradient_memory'] = peak_memory(
+            lambda: torch.ops.mmlaplacian.laplacian_kernel_backward(
+                grad, x, y, exact, BANDWIDTH
+            ),
+            device,
+        )
     row['step_s'] = compare(step, device)
     row['output_bytes'] = batch * n * m * 4
+    row['gradient_bytes'] = batch * (n + m) * d * 4
     if device.type == 'cpu' and not COMPILED.trouble:
         rate = threads * COMPILED.additions_per_second()
         row['share'] = 2 * batch * n * m * d / row['forward_s'][OURS] / rate
@@ -232,17 +239,24 @@ def machine(device) -> str:
 def markdown(results: dict) -> str:
     """Ratios first: how many times longer each rival takes."""
     lines = [f'{results["machine"]}; PyTorch {results["torch"]}', '']
-    for title, key in (
-        ('forward', 'forward_s'),
-        ('forward and backward', 'step_s'),
+    for title, key, memory, size, extra in (
+        (
+            'forward',
+            'forward_s',
+            'memory',
+            'output_bytes',
+            ['share of float adds', 'memory / result'],
+        ),
+        (
+            'forward and backward',
+            'step_s',
+            'gradient_memory',
+            'gradient_bytes',
+            ['memory of backward / gradients'],
+        ),
     ):
         rows = results['kernel']
         names = [n for n in rows[0][key] if n != OURS]
-        extra = (
-            ['share of float adds', 'extra memory / result']
-            if key == 'forward_s'
-            else []
-        )
         columns = ['threads', 'B*h, N, M, D', 'ours, ms', *names, *extra]
         lines += [
             f'Times longer than ours, {title}:',
@@ -263,14 +277,11 @@ def markdown(results: dict) -> str:
                     for n in names
                 ),
             ]
-            if extra:
-                share, memory = row.get('share'), row['memory']
-                cells += [
-                    '' if share is None else f'{share:.0%}',
-                    ''
-                    if memory is None
-                    else f'{memory / row["output_bytes"]:.2f}',
-                ]
+            if key == 'forward_s':
+                share = row.get('share')
+                cells.append('' if share is None else f'{share:.0%}')
+            peak = row[memory]
+            cells.append('' if peak is None else f'{peak / row[size]:.2f}')
             lines.append(f'| {" | ".join(cells)} |')
         lines.append('')
     names = list(results['inverse'][0]['forward_s'])
