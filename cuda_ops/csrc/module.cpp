@@ -43,11 +43,12 @@ std::vector<const Variant*> variants() {
 
 std::atomic<const Variant*> chosen{variants().front()};
 
-// Tokens that a thread takes at a time, and at least.
+// Tokens of a piece of the forward pass, and the elements (n, m, d) that are
+// worth a thread.
 constexpr int64_t kForwardTokens = 48;
-constexpr int64_t kForwardGrain = 10;
-// Tokens of a sum, at most: few enough for many threads, and as many whatever
-// their number, so that results do not depend on it.
+constexpr int64_t kForwardElements = 1 << 20;
+// The most tokens in a sum over tokens. Its length is the same for any number
+// of threads, so that the results are.
 constexpr int64_t kBackwardTokens = 1024;
 
 // Bytes of a result that a cache may still hold when it is read.
@@ -172,8 +173,10 @@ Tensor laplacian_kernel(Tensor x, Tensor y, double bandwidth) {
     const bool past_caches =
         sizes.batch * sizes.n * sizes.m * int64_t(sizeof(T)) > kLargestCache;
     const int64_t parts = (sizes.n + kForwardTokens - 1) / kForwardTokens;
+    const int64_t grain =
+        1 + kForwardElements / (kForwardTokens * sizes.m * (sizes.d + 1));
     torch::stable::parallel_for(
-        0, sizes.batch * parts, kForwardGrain, [&](int64_t begin, int64_t end) {
+        0, sizes.batch * parts, grain, [&](int64_t begin, int64_t end) {
           while (begin < end) {
             const int64_t b = begin / parts, part = begin % parts;
             const int64_t count = std::min(parts - part, end - begin);
@@ -217,8 +220,10 @@ std::tuple<Tensor, Tensor> laplacian_kernel_backward(
     const auto grad_xs = writing<T>(grad_x);
     T* grad_ys = static_cast<T*>(grad_y.mutable_data_ptr());
     const auto gradient = chosen.load()->kernels<T>().backward;
-    const int64_t parts = (sizes.n + kBackwardTokens - 1) / kBackwardTokens;
-    const int64_t length = (sizes.n + parts - 1) / parts;
+    const int64_t most = (sizes.n + kBackwardTokens - 1) / kBackwardTokens;
+    const int64_t length = ((sizes.n + most - 1) / most + kGradientGroup - 1) /
+                           kGradientGroup * kGradientGroup;
+    const int64_t parts = (sizes.n + length - 1) / length;
     const int64_t size = sizes.m * sizes.d;
     std::vector<Real<T>> partial(sizes.batch * parts * size);
     torch::stable::parallel_for(

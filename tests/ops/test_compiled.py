@@ -194,10 +194,12 @@ def test_the_largest_numbers_do_not_overflow(variant):
     )
 
 
-@pytest.mark.parametrize('dtype', [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize('which', ['tokens', 'landmarks', 'both'])
 @pytest.mark.parametrize(
-    'power', [0, -40, -41, -42, -64, -149, -459, -460, -461, -512, -1074]
+    'dtype, power',
+    [(torch.float32, power) for power in (0, -40, -41, -42, -64, -149)]
+    + [(torch.float64, power) for power in (0, -459, -460, -461, -512, -1074)],
+    ids=str,
 )
 def test_signs_of_the_smallest_differences(variant, power, which, dtype):
     # Numbers of one size, one unit of rounding apart, zeros, and ties of all.
@@ -222,14 +224,20 @@ def test_signs_of_the_smallest_differences(variant, power, which, dtype):
         )
 
 
-@pytest.mark.parametrize('dtype', DTYPES[:3], ids=str)
-def test_gradients_have_the_same_bits_beside_a_tiny_number(variant, dtype):
+@pytest.mark.parametrize('which', ['tokens', 'landmarks'])
+@pytest.mark.parametrize(
+    'dtype', [torch.float32, torch.bfloat16, torch.float64], ids=str
+)
+def test_gradients_have_the_same_bits_beside_a_tiny_number(
+    variant, dtype, which
+):
     x, y, grad = inputs((2,), 100, 49, 32, dtype)
-    y[..., 0] = y[..., 0].abs() + 0.1
+    some, others = (x, y) if which == 'tokens' else (y, x)
+    others[..., 0] = others[..., 0].abs() + 0.1
     kernel = laplacian_kernel(x, y)
     parts = []
-    for size in (1e-3, 1e-7 if dtype == torch.float16 else 1e-20):
-        x[:, ::32, 0] = size
+    for size in (1e-3, 1e-20 if dtype != torch.float64 else 1e-150):
+        some[:, ::32, 0] = size
         parts.append(
             torch.ops.mmlaplacian.laplacian_kernel_backward(
                 grad, x, y, kernel, 4.0
@@ -244,7 +252,7 @@ def test_gradients_have_the_same_bits_beside_a_tiny_number(variant, dtype):
 )
 def test_gradients_of_extreme_weights(variant, size, bandwidth):
     x, y, grad = inputs((), 50, 9, 4, torch.float32)
-    grad[20:] *= size
+    grad[:] *= size
     kernel = torch.full_like(grad, 0.5)
     parts = [
         function(grad, x, y, kernel, bandwidth)
@@ -262,6 +270,7 @@ def test_gradients_of_extreme_weights(variant, size, bandwidth):
 @pytest.mark.parametrize('bad', ['nan', 'inf', '-inf'])
 def test_gradients_that_are_not_finite(variant, bad):
     x, y, grad = inputs((), 100, 9, 4, torch.float32)
+    x[40, 0] = y[3, 0]
     kernel = laplacian_kernel(x, y)
     whole = torch.ops.mmlaplacian.laplacian_kernel_backward(
         grad, x, y, kernel, 4.0
@@ -270,8 +279,9 @@ def test_gradients_that_are_not_finite(variant, bad):
     ours = torch.ops.mmlaplacian.laplacian_kernel_backward(
         grad, x, y, kernel, 4.0
     )
-    assert not ours[0][40].isfinite().any()
-    assert not ours[1][3].isfinite().any()
+    # A tie has the gradient 0 even then.
+    assert ours[0][40].isfinite().tolist() == [True, False, False, False]
+    assert ours[1][3].isfinite().tolist() == [True, False, False, False]
     for part, row, before in zip(ours, (40, 3), whole, strict=True):
         rest = torch.arange(len(part)) != row
         assert torch.equal(part[rest], before[rest])

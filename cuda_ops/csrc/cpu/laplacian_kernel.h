@@ -10,6 +10,7 @@ namespace VARIANT {
 
 using mmlaplacian::BackwardTask;
 using mmlaplacian::ForwardTask;
+using mmlaplacian::kGradientGroup;
 using mmlaplacian::Matrix;
 
 // Landmarks that are in work at a time: they and a tile stay in the L1 cache.
@@ -184,7 +185,7 @@ struct SummedTile {
 template <int kVectors, typename Real>
 INLINE int sum_rows(SummedTile<Real> tile, int64_t d, Real limit) {
   Vector<Real> norm[kVectors] = {};
-  for (int64_t j = 0; j < d; j += kSummed) {
+  for (int64_t j = 0; j == 0 || j < d; j += kSummed) {
     Vector<Real> sum[kVectors] = {};
     for (int64_t i = j; i < std::min(j + kSummed, d); ++i)
 #pragma GCC unroll 8
@@ -272,13 +273,22 @@ void kernel_rows(SummedTile<Real> x, SummedTile<Real> y, int64_t m, int64_t d,
   }
 }
 
-// What the tiles of a task share.
+// What the tiles of a task share. y: the first kLandmarks, or fewer, in a tile;
+// the next follow in tiles of their own.
 template <typename Real>
 struct Workspace {
   Real limit;
   SummedTile<Real> x, y;
+  int64_t d, parts;
   bool y_small;
   Real *out_tile, *row_tile;
+
+  SummedTile<Real> landmarks(int64_t start) const {
+    const int64_t before = start / kLandmarks * y.stride;
+    const int64_t inside = start % kLandmarks;
+    return {y.data + before * d + inside, y.sums + before * parts + inside,
+            y.stride};
+  }
 };
 
 template <int kVectors, typename T, typename Real>
@@ -314,8 +324,7 @@ void forward_tile(const ForwardTask<T>& task, const Workspace<Real>& work,
       result(begin, end, m);
       next_rows(start + begin, start + end, task.m);
     };
-    const SummedTile<Real> y{work.y.data + start, work.y.sums + start,
-                             work.y.stride};
+    const SummedTile<Real> y = work.landmarks(start);
     if (small > 0)
       kernel_rows<true, kBlockRows, kVectors, Real>(
           x, y, m, task.d, scale, work.out_tile, ask);
@@ -343,22 +352,28 @@ void forward_tile(const ForwardTask<T>& task, const Workspace<Real>& work,
 template <typename T, typename Real>
 void forward(const ForwardTask<T>& task) {
   constexpr int kTokens = kBlockVectors * kLanes<Real>;
-  const int64_t parts = (task.d + kSummed - 1) / kSummed;
-  const int64_t d = padded<Real>(task.d), m = padded<Real>(task.m);
+  const int64_t parts =
+      std::max<int64_t>(1, (task.d + kSummed - 1) / kSummed);
+  const int64_t d = padded<Real>(task.d);
+  const int64_t stride = std::min(kLandmarks, padded<Real>(task.m));
+  const int64_t m = (task.m + kLandmarks - 1) / kLandmarks * stride;
   Buffer<Real> x_tile(d * kTokens), x_sums(parts * kTokens);
   Buffer<Real> y_tile(d * m), y_sums(parts * m);
   Buffer<Real> out_tile(kLandmarks * kTokens), row_tile(kLandmarks * kTokens);
   Workspace<Real> work{largest_norm<Real>(task.d, task.bandwidth),
                        {x_tile, x_sums, kTokens},
-                       {y_tile, y_sums, m},
+                       {y_tile, y_sums, stride},
+                       d,
+                       parts,
                        true,
                        out_tile,
                        row_tile};
   for (int64_t start = 0; start < task.m; start += kLanes<Real>) {
-    const SummedTile<Real> y{y_tile + start, y_sums + start, m};
+    const SummedTile<Real> y = work.landmarks(start);
     const T* rows = task.y.data + start * task.y.row;
     fill_tile<1, Real>(
-        y.data, m, std::min<int64_t>(kLanes<Real>, task.m - start), task.d,
+        y.data, stride, std::min<int64_t>(kLanes<Real>, task.m - start),
+        task.d,
         [&](int64_t row, int64_t column) INLINE_LAMBDA {
           return load_part<Real, T>(
               rows + row * task.y.row + column * task.y.column, task.y.column,
@@ -608,9 +623,6 @@ INLINE void gradient_group(const BackwardTask<T, Real>& task, int64_t first,
 
 template <typename T, typename Real>
 void backward(const BackwardTask<T, Real>& task) {
-  // Of so many tokens the weights are made at once: rows of 49, as of a kernel
-  // matrix, then begin at a cache line.
-  constexpr int64_t kGroup = 16;
   const int64_t d = padded<Real>(task.d);
   // Each row of y is followed by its gradient: in memory of their own, reads
   // that happen to be a multiple of 4 KB from a recent write would wait for it.
@@ -630,10 +642,11 @@ void backward(const BackwardTask<T, Real>& task) {
   // Whole vectors are read and written where they are.
   const bool in_place = std::is_same_v<T, Real> && task.d == d &&
                         task.x.column == 1 && task.grad_x.column == 1;
-  Buffer<Real> weight(kGroup * task.m + kLanes<Real>);
-  Buffer<Real> x(in_place ? 0 : kGroup * d), grad_x(in_place ? 0 : kGroup * d);
-  for (int64_t first = 0; first < task.n; first += kGroup) {
-    const int64_t count = std::min(kGroup, task.n - first);
+  Buffer<Real> weight(kGradientGroup * task.m + kLanes<Real>);
+  const int64_t copied = in_place ? 0 : kGradientGroup * d;
+  Buffer<Real> x(copied), grad_x(copied);
+  for (int64_t first = 0; first < task.n; first += kGradientGroup) {
+    const int64_t count = std::min(kGradientGroup, task.n - first);
     GradientRows<Real> rows{x, d, grad_x, d, weight};
     if constexpr (std::is_same_v<T, Real>)
       if (in_place)
@@ -661,7 +674,7 @@ void backward(const BackwardTask<T, Real>& task) {
   }
   for (int64_t j = 0; j < task.m; ++j)
     for (int64_t k = 0; k < task.d; ++k)
-      task.grad_y[j * task.d + k] = -landmarks.grad_y[j * stride + k];
+      task.grad_y[j * task.d + k] = Real(0) - landmarks.grad_y[j * stride + k];
 }
 
 }  // namespace VARIANT

@@ -24,6 +24,10 @@ struct ForwardTask {
   bool past_caches;
 };
 
+// Tokens whose gradients are made at a time. Sixteen rows of 49 numbers, as of
+// a kernel matrix, are whole cache lines; ranges of tokens begin at multiples.
+constexpr int64_t kGradientGroup = 16;
+
 // As above for a range of n tokens; grad_y (m, d) is a partial sum, contiguous.
 template <typename T, typename Real>
 struct BackwardTask {
