@@ -531,19 +531,14 @@ INLINE void gradient_block(
                   sum[n][v]);
 }
 
-// The same for all columns of up to kTokens tokens at a time; ask(n) before
-// token n's turn.
-template <bool kCoarsely, int kTokens, typename Real, typename Ask>
+// The same for all columns, a few tokens at a time; ask(n) before the turn of
+// token n.
+template <bool kCoarsely, typename Real, typename Ask>
 INLINE void gradient_rows(GradientRows<Real> rows,
                           const GradientLandmarks<Real>& landmarks,
                           int64_t count, const Ask& ask) {
+  constexpr int kTokens = 4;
   int64_t first = 0;
-  auto advance = [&](int64_t tokens) INLINE_LAMBDA {
-    first += tokens;
-    rows.x += tokens * rows.x_row;
-    rows.grad_x += tokens * rows.grad_x_row;
-    rows.weight += tokens * landmarks.m;
-  };
   auto block = [&](auto tokens) INLINE_LAMBDA {
     constexpr int kCount = decltype(tokens)::value;
     int64_t column = 0;
@@ -556,7 +551,10 @@ INLINE void gradient_rows(GradientRows<Real> rows,
             rows, landmarks, column, ask_once);
     for (; column < landmarks.d; column += kLanes<Real>)
       gradient_block<kCoarsely, kCount, 1>(rows, landmarks, column, ask_once);
-    advance(kCount);
+    first += kCount;
+    rows.x += kCount * rows.x_row;
+    rows.grad_x += kCount * rows.grad_x_row;
+    rows.weight += kCount * landmarks.m;
   };
   while (first + kTokens <= count)
     block(std::integral_constant<int, kTokens>());
@@ -595,7 +593,6 @@ INLINE void gradient_group(const BackwardTask<T, Real>& task, int64_t first,
                            int64_t count, const GradientRows<Real>& rows,
                            const GradientLandmarks<Real>& landmarks,
                            Doubts<Real> doubts) {
-  constexpr int kTokens = 4;
   const int64_t next = first + count;
   auto following = [&](auto matrix, int64_t columns) INLINE_LAMBDA {
     matrix.data += std::min(next, task.n - 1) * matrix.row;
@@ -615,10 +612,10 @@ INLINE void gradient_group(const BackwardTask<T, Real>& task, int64_t first,
     make_weights<T, Real>(
         task, first, count, scale / kStep<Real>, rows.weight, doubts);
     if (!doubts.found())
-      return gradient_rows<true, kTokens>(rows, landmarks, count, ask);
+      return gradient_rows<true>(rows, landmarks, count, ask);
   }
   make_weights<T, Real>(task, first, count, scale, rows.weight, doubts);
-  gradient_rows<false, kTokens>(rows, landmarks, count, ask);
+  gradient_rows<false>(rows, landmarks, count, ask);
 }
 
 template <typename T, typename Real>
