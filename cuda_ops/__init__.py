@@ -6,12 +6,13 @@ from .compiled import COMPILED
 from .decompositions import decompositions
 from .kernels import KERNELS, Kernel
 from .laplacian_kernel import laplacian_kernel
-from .newton_schulz import newton_schulz_inverse
+from .newton_schulz import RIDGE, newton_schulz_inverse
 from .solvers import SOLVERS
 
 __all__ = [
     'COMPILED',
     'KERNELS',
+    'RIDGE',
     'SOLVERS',
     'Kernel',
     'accumulate_dtype',

@@ -19,14 +19,22 @@ class Kernel(NamedTuple):
 
     Attributes:
         function: ``(x, y, bandwidth) -> K``.
-        bandwidth: Default bandwidth; None where the kernel has none.
-        bounded: Whether all values lie in [0, 1], as the default iteration
+        bandwidth: Default bandwidth; None for kernels without one.
+        bounded: True if all values lie in [0, 1], as the default iteration
             count of Newton-Schulz assumes.
     """
 
     function: Callable[[Tensor, Tensor, float | None], Tensor]
     bandwidth: float | None
     bounded: bool
+
+    def __call__(
+        self, x: Tensor, y: Tensor, bandwidth: float | None = None
+    ) -> Tensor:
+        """Kernel matrix of x and y; None stands for the default bandwidth."""
+        if bandwidth is None:
+            bandwidth = self.bandwidth
+        return self.function(x, y, bandwidth)
 
 
 def gaussian_kernel(x: Tensor, y: Tensor, bandwidth: float) -> Tensor:

@@ -17,6 +17,9 @@ LIBRARY.impl(
     'newton_schulz_inverse', reference.newton_schulz_inverse, REFERENCE_KEY
 )
 
+#: Default of what is added to the diagonal of a landmark matrix.
+RIDGE = 0.01
+
 INITS = ('identity', 'transpose')
 
 #: Largest entry of ``I - P X`` that the default iteration count promises.
@@ -72,7 +75,7 @@ def default_num_iters(size: int, ridge: float, init: str = 'identity') -> int:
 def newton_schulz_inverse(
     matrix: Tensor,
     num_iters: int | None = None,
-    ridge: float = 0.01,
+    ridge: float = RIDGE,
     init: str = 'identity',
 ) -> Tensor:
     """Inverse of ``matrix + ridge * I`` by the Newton-Schulz iteration.

@@ -1,14 +1,14 @@
-"""Ways to invert the landmark matrix, in one calling form.
+"""Solvers that invert the landmark matrix, with one calling convention.
 
-``solver(matrix, num_iters=None, ridge=0.01) -> X`` with ``matrix`` (..., M, M)
-symmetric positive semi-definite and ``X`` the inverse of
-``matrix + ridge * I`` in the same shape and dtype.
+``solver(matrix, num_iters=None, ridge=RIDGE) -> X``. ``matrix`` is (..., M,
+M), symmetric positive semi-definite, and ``X`` is the inverse of ``matrix +
+ridge * I`` with the same shape and dtype.
 """
 
 import torch
 from torch import Tensor
 
-from .newton_schulz import newton_schulz_inverse
+from .newton_schulz import RIDGE, newton_schulz_inverse
 
 
 def _regularised(matrix: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
@@ -19,7 +19,7 @@ def _regularised(matrix: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
 
 
 def cholesky_inverse(
-    matrix: Tensor, num_iters: int | None = None, ridge: float = 0.01
+    matrix: Tensor, num_iters: int | None = None, ridge: float = RIDGE
 ) -> Tensor:
     """Exact inverse by a Cholesky factorisation; ``num_iters`` is unused.
 
@@ -38,7 +38,7 @@ def cholesky_inverse(
 
 
 def conjugate_gradient_inverse(
-    matrix: Tensor, num_iters: int | None = 20, ridge: float = 0.01
+    matrix: Tensor, num_iters: int | None = 20, ridge: float = RIDGE
 ) -> Tensor:
     """Inverse column by column by conjugate gradients, a fixed count.
 
@@ -70,7 +70,7 @@ def conjugate_gradient_inverse(
 
 
 def pseudo_inverse(
-    matrix: Tensor, num_iters: int | None = None, ridge: float = 0.01
+    matrix: Tensor, num_iters: int | None = None, ridge: float = RIDGE
 ) -> Tensor:
     """Moore-Penrose inverse; ``num_iters`` is unused."""
     p, _ = _regularised(matrix, ridge)

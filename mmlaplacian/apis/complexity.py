@@ -1,4 +1,4 @@
-"""Parameters and multiply-adds of a model."""
+"""Counts of the parameters and multiply-adds of a model."""
 
 from typing import NamedTuple
 
@@ -6,17 +6,17 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..models import LaplacianAttention
+from ..models.attention import Attention
 
 
 class Complexity(NamedTuple):
-    """What :func:`count` found.
+    """Result of :func:`count`.
 
     Attributes:
-        parameters: All of them.
+        parameters: Number of parameters.
         core: Multiply-adds of convolutions, linear layers and
             kernel-times-value products, the count of the paper's table.
-        extra: Multiply-adds beside them, by part: distance, solver, pooling,
+        extra: Further multiply-adds by part: distance, solver, pooling,
             whitening.
     """
 
@@ -26,33 +26,35 @@ class Complexity(NamedTuple):
 
     @property
     def full(self) -> int:
-        """All multiply-adds."""
+        """Sum of all multiply-adds."""
         return self.core + sum(self.extra.values())
 
 
 def count(model: nn.Module, *inputs) -> Complexity:
-    """Count by PyTorch's own counter and, in our attention, by formula.
+    """Count with PyTorch's counter, and with formulas in our attention.
 
-    So the figures do not depend on which implementation of an operator ran.
-    1 multiply-add is 1, as in mmengine and in the paper, not 2.
+    The figures do not depend on the implementation of an operator. One
+    multiply-add counts 1, as in mmengine and in the paper, not 2.
 
     Args:
-        model: Any module; may be on the meta device.
-        inputs: What it is called with, such as images (B, 3, H, W).
+        model: Any module, also on the meta device.
+        inputs: Arguments of its forward call, such as images (B, 3, H, W).
     """
     mixing: dict[str, int] = {}
 
-    def note(module, given, output):
-        tokens, hw = given
+    def add_formula(module, inputs, output):
+        tokens, hw = inputs
         for part, number in module.multiply_adds(hw).items():
             mixing[part] = mixing.get(part, 0) + number * len(tokens)
 
     attentions = {
         name: module
         for name, module in model.named_modules()
-        if isinstance(module, LaplacianAttention)
+        if isinstance(module, Attention)
     }
-    handles = [m.register_forward_hook(note) for m in attentions.values()]
+    handles = [
+        m.register_forward_hook(add_formula) for m in attentions.values()
+    ]
     counter = FlopCounterMode(display=False, depth=None)
     with torch.no_grad(), counter:
         model(*inputs)
@@ -63,8 +65,8 @@ def count(model: nn.Module, *inputs) -> Complexity:
     root = type(model).__name__
     for name in attentions:
         path = f'{root}.{name}' if name else root
-        # What the counter saw in the attention itself, outside its layers:
-        # the products that the formulas replace.
+        # Formulas replace the products of the attention itself; its linear
+        # layers and convolutions stay counted.
         inside = sum(by_module.get(path, {}).values())
         layers = sum(
             sum(by_module.get(f'{path}.{child}', {}).values())

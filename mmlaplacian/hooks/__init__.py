@@ -1,14 +1,15 @@
-"""Hooks for mmengine's runner, registered in its root registry."""
+"""Hooks that observe training, registered in mmengine's root registry."""
 
 from mmengine.registry import HOOKS
 
 
 @HOOKS.register_module(name='AttentionDiagnosticsHook')
 def build_attention_diagnostics(**arguments):
-    """Build an ``AttentionDiagnosticsHook``; its arguments are passed on.
+    """Build an ``AttentionDiagnosticsHook`` from its arguments.
 
-    A function, since the class needs ``mmengine.hooks``, which loads OpenCV:
-    ``import mmlaplacian`` works without it.
+    The registry holds a function instead of the class because the class needs
+    ``mmengine.hooks``, which loads OpenCV. ``import mmlaplacian`` works
+    without OpenCV.
     """
     from .attention_diagnostics import AttentionDiagnosticsHook
 

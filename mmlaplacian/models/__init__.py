@@ -1,18 +1,18 @@
-"""The attention layer (torch only) and the backbone (torch and mmengine)."""
+"""The attention layers (torch only) and the backbone (torch and mmengine)."""
 
 from importlib.util import find_spec
 
-from .laplacian_attention import (
+from .attention import (
+    ATTENTIONS,
     LaplacianAttention,
     dense_attention,
     nystrom_attention,
     whitened_product,
 )
-from .other_attentions import OTHER_ATTENTIONS
 
 __all__ = [
     'ARCHS',
-    'OTHER_ATTENTIONS',
+    'ATTENTIONS',
     'LaplacianAttention',
     'LaplacianFormer',
     'dense_attention',
@@ -21,7 +21,6 @@ __all__ = [
 ]
 
 if find_spec('mmengine') is not None:
-    from . import operation_counts  # noqa: F401
     from .laplacianformer import ARCHS, LaplacianFormer
 else:
 

@@ -1,6 +1,5 @@
 """LaplacianFormer: a PVT-like pyramid of Laplacian attention."""
 
-import inspect
 import math
 
 import torch
@@ -9,7 +8,8 @@ from mmengine.registry import MODELS
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .laplacian_attention import LaplacianAttention
+from .arguments import list_choices
+from .attention import build_attention
 
 _WIDTHS = dict(
     embed_dims=(64, 128, 320, 512),
@@ -17,8 +17,8 @@ _WIDTHS = dict(
     mlp_ratios=(8, 8, 4, 4),
 )
 
-#: One row per size. The paper publishes no stage configuration: the depths
-#: were fitted to its parameter and multiply-add totals (within 2 %), and
+#: One row per size. The paper publishes no stage configuration, so the depths
+#: were fitted to its parameter and multiply-add totals (within 2 %). The size
 #: nano is ours, for CPUs and tests.
 ARCHS = {
     'nano': dict(
@@ -39,7 +39,7 @@ LAYER_NORM_EPS = 1e-6
 
 
 class DropPath(nn.Module):
-    """Leave a residual branch out at random, per image, while training."""
+    """Stochastic depth: skip a residual branch at random for each image."""
 
     def __init__(self, rate: float):
         super().__init__()
@@ -71,40 +71,41 @@ class PatchEmbed(nn.Module):
         self.norm = nn.LayerNorm(dim, eps=LAYER_NORM_EPS)
 
     def forward(self, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        # Then the tokens are a view of the map, here and after the norm.
+        # In channels-last memory the tokens are a view of the map.
         x = self.proj(x.contiguous(memory_format=torch.channels_last))
         hw = (x.shape[-2], x.shape[-1])
         return self.norm(x.flatten(2).transpose(1, 2)), hw
 
 
 class Mlp(nn.Sequential):
-    """Layers that treat each token alone; (..., C).
+    """Layers that process each token separately; (..., C).
 
-    On a CPU, a large hidden layer is made part by part: fresh memory for it,
-    written and read, takes as long as computing it. Hooks on the layers are
-    then called once for each part.
+    On a CPU, a large hidden layer is computed in chunks of tokens, because
+    writing and reading fresh memory takes as long as the computation. Hooks
+    on the layers then run once per chunk.
     """
 
-    #: Numbers of a hidden layer, and of its parts; 4 MB and 2 MB in float32.
-    MOST_HIDDEN = 2**20
-    PART = 2**19
-    #: Fewer tokens at a time would make too much of the weights' gradients.
-    FEWEST_TOKENS = 512
+    #: Elements of a hidden layer from which on it is split, and elements of a
+    #: chunk: 4 MB and 2 MB in float32.
+    MAX_HIDDEN = 2**20
+    CHUNK = 2**19
+    #: Smaller chunks spend too long accumulating weight gradients.
+    MIN_CHUNK_TOKENS = 512
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self[0].out_features
-        # Whoever traces must not see a size compared.
+        # Tracing would freeze this size check, so skip it.
         if (
             x.device.type != 'cpu'
             or torch.compiler.is_compiling()
             or torch.jit.is_tracing()
-            or x.numel() // x.shape[-1] * hidden <= self.MOST_HIDDEN
+            or x.numel() // x.shape[-1] * hidden <= self.MAX_HIDDEN
         ):
             return super().forward(x)
-        parts = x.reshape(-1, x.shape[-1]).split(
-            max(self.PART // hidden, self.FEWEST_TOKENS)
+        chunks = x.reshape(-1, x.shape[-1]).split(
+            max(self.CHUNK // hidden, self.MIN_CHUNK_TOKENS)
         )
-        return torch.cat([super(Mlp, self).forward(p) for p in parts]).view(
+        return torch.cat([super(Mlp, self).forward(c) for c in chunks]).view(
             x.shape
         )
 
@@ -122,7 +123,7 @@ class Block(nn.Module):
     ):
         super().__init__()
         self.norm1 = nn.LayerNorm(dim, eps=LAYER_NORM_EPS)
-        self.attn = LaplacianAttention(dim, num_heads, **attention)
+        self.attn = build_attention(dim, num_heads, **attention)
         self.norm2 = nn.LayerNorm(dim, eps=LAYER_NORM_EPS)
         self.mlp = Mlp(
             nn.Linear(dim, int(dim * mlp_ratio)),
@@ -160,10 +161,11 @@ class Stage(nn.Module):
 class LaplacianFormer(BaseModule):
     """Backbone of LaplacianFormer (ICLR 2026, arXiv 2604.20368).
 
-    Four stages of overlapping patch embedding (as in PVTv2), pre-norm blocks
-    with :class:`LaplacianAttention` and a LayerNorm, which feeds the next
-    stage too. No position embedding: any input size works. The stages after
-    ``max(out_indices)`` are not built, so every parameter gets a gradient.
+    Each of the four stages has an overlapping patch embedding (as in PVTv2),
+    pre-norm blocks with :class:`LaplacianAttention`, and a LayerNorm whose
+    output feeds the next stage. There is no position embedding, so any input
+    size works. Stages after ``max(out_indices)`` are not built, so that every
+    parameter gets a gradient.
 
     Args:
         arch: A size, one of ``ARCHS``, or a dict with the keys of one of its
@@ -172,15 +174,18 @@ class LaplacianFormer(BaseModule):
         in_channels: Channels of the image. Default: 3.
         out_indices: Stages whose maps are returned, increasing, of 0 to 3.
             Default: (0, 1, 2, 3).
-        drop_path_rate: Of the last block, in [0, 1); it rises from 0 over
-            the blocks. Default: 0.1.
-        frozen_stages: The first so many stages are frozen and stay in
-            evaluation mode, 0 to 4. Default: 0.
+        drop_path_rate: Drop-path rate of the last block, in [0, 1); earlier
+            blocks scale linearly from 0. Default: 0.1.
+        frozen_stages: Number of stages, 0 to 4, that are frozen and stay in
+            evaluation mode, from the first on. Default: 0.
         with_cp: Recompute each block in the backward pass to save memory.
             Default: False.
-        attention: Keyword arguments for :class:`LaplacianAttention`, such as
-            ``dict(kernel='gaussian')``. Default: None.
+        attention: ``type``, a name in ``ATTENTIONS`` (default:
+            ``'LaplacianAttention'``), and arguments of that class, such as
+            ``dict(kernel='gaussian')`` or ``dict(type='SoftmaxAttention')``.
+            Default: None.
         init_cfg: mmengine's initialisation; None keeps the random one.
+            Default: None.
 
     Raises:
         TypeError, ValueError: An argument is unknown or out of its range;
@@ -192,6 +197,7 @@ class LaplacianFormer(BaseModule):
         [(64, 56, 56), (128, 28, 28), (320, 14, 14), (512, 7, 7)]
     """
 
+    @list_choices()
     def __init__(
         self,
         arch: str | dict = 'tiny',
@@ -202,17 +208,10 @@ class LaplacianFormer(BaseModule):
         with_cp: bool = False,
         attention: dict | None = None,
         init_cfg: dict | list | None = None,
-        **unknown,
     ):
         super().__init__(init_cfg=init_cfg)
-        _check_known('LaplacianFormer', unknown, _arguments(type(self)))
         arch = _arch_row(arch)
-        attention = dict(attention or {})
-        _check_known(
-            'LaplacianFormer: attention',
-            attention,
-            _arguments(LaplacianAttention) - {'dim', 'num_heads'},
-        )
+        attention = _attention_switches(attention)
         out_indices = tuple(out_indices)
         if (
             not out_indices
@@ -308,17 +307,15 @@ def _init_parameters(module: nn.Module) -> None:
         nn.init.zeros_(module.bias)
 
 
-def _arguments(cls: type) -> set[str]:
-    parameters = inspect.signature(cls).parameters.values()
-    return {p.name for p in parameters if p.kind is not p.VAR_KEYWORD}
-
-
-def _check_known(where: str, given: dict, choices: set[str]) -> None:
-    unknown = sorted(set(given) - choices)
-    if unknown:
+def _attention_switches(attention: dict | None) -> dict:
+    switches = dict(attention or {})
+    per_stage = sorted(switches.keys() & {'dim', 'num_heads'})
+    if per_stage:
         raise TypeError(
-            f'{where} does not know {unknown}; choose from {sorted(choices)}'
+            f'LaplacianFormer: attention must not contain {per_stage}, which '
+            'arch gives for each stage'
         )
+    return switches
 
 
 def _arch_row(arch: str | dict) -> dict:

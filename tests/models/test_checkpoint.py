@@ -102,7 +102,7 @@ def test_a_whole_block_of_v1(openmmlab):
     """Without position, reduction and our convolution nothing is left out."""
     model = build('mmdet', 1, sr_ratios=[1, 1, 1, 1])
     arch = dict(NANO, num_heads=[dim // 16 for dim in NANO['embed_dims']])
-    attention = dict(kernel='softmax', local_kernel_size=0)
+    attention = dict(type='SoftmaxAttention', local_kernel_size=0)
     ours, _ = start(model, arch, attention=attention)
     for i, stage in enumerate(ours.stages):
         x = torch.randn(2, 24, NANO['embed_dims'][i])

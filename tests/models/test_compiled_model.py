@@ -1,11 +1,9 @@
-"""The backbone under torch.compile, torch.export and mmengine's counter."""
+"""The backbone under torch.compile, torch.export and torch.jit.trace."""
 
 import pytest
 import torch
-from mmengine.analysis import FlopAnalyzer
 
 import cuda_ops
-from mmlaplacian.apis import count
 from mmlaplacian.models import LaplacianFormer
 from mmlaplacian.models.laplacianformer import Mlp
 
@@ -62,16 +60,7 @@ def test_batch_size_is_not_baked_in():
     assert model(images[:0])[0].shape == (0, 16, 16, 24)
 
 
-def test_mmengine_counts_our_operators():
-    model = LaplacianFormer('nano').eval()
-    images = torch.randn(IMAGES)
-    found = FlopAnalyzer(model, images).by_operator()
-    ours = count(model, images)
-    assert found['laplacian_kernel'] == ours.extra['distance']
-    assert found['newton_schulz_inverse'] == ours.extra['solver']
-
-
-def test_the_parts_of_a_hidden_layer_give_the_whole():
+def test_chunks_of_a_hidden_layer_give_the_same_result():
     layer = Mlp(
         torch.nn.Linear(8, 32), torch.nn.GELU(), torch.nn.Linear(32, 8)
     )
@@ -80,9 +69,9 @@ def test_the_parts_of_a_hidden_layer_give_the_whole():
     whole.sum().backward()
     expected = x.grad.clone(), layer[0].weight.grad.clone()
     x.grad = layer[0].weight.grad = None
-    layer.MOST_HIDDEN, layer.PART, layer.FEWEST_TOKENS = 0, 32 * 7, 1
-    parts = layer(x)
-    torch.testing.assert_close(parts, whole)
-    parts.sum().backward()
+    layer.MAX_HIDDEN, layer.CHUNK, layer.MIN_CHUNK_TOKENS = 0, 32 * 7, 1
+    chunked = layer(x)
+    torch.testing.assert_close(chunked, whole)
+    chunked.sum().backward()
     torch.testing.assert_close((x.grad, layer[0].weight.grad), expected)
     torch.testing.assert_close(layer(x[0]), whole[0])

@@ -1,3 +1,4 @@
+import inspect
 import math
 
 import pytest
@@ -12,8 +13,13 @@ from mmlaplacian.models import (
     nystrom_attention,
     whitened_product,
 )
+from mmlaplacian.models.attention import build_attention
 
 B, HEADS, N, M, D = 2, 3, 35, 8, 6
+#: The layer's default switches, for the functions behind it.
+WHITENED = dict(whitening='diagonal', centering='both')
+DENSE = dict(kernel='laplacian', bandwidth=None, **WHITENED)
+NYSTROM = dict(DENSE, solver='newton_schulz', num_iters=None, ridge=0.01)
 
 
 @pytest.fixture
@@ -39,7 +45,9 @@ def dense_product(g, v, whitening, centering):
 @pytest.mark.parametrize('whitening', ['diagonal', 'none', 'row'])
 def test_linear_form_equals_dense_form(factors, whitening, centering):
     c_q, c_k, p_inverse, v = factors
-    out = whitened_product(*factors, whitening=whitening, centering=centering)
+    out, _ = whitened_product(
+        *factors, whitening=whitening, centering=centering
+    )
     expected = dense_product(c_q @ p_inverse @ c_k.mT, v, whitening, centering)
     torch.testing.assert_close(out, expected, rtol=1e-9, atol=1e-9)
 
@@ -56,9 +64,8 @@ def test_nystrom_equals_dense_form(kernel, solver):
     g = function(q, landmarks, bandwidth) @ torch.linalg.solve(
         p, function(k, landmarks, bandwidth).mT
     )
-    out = nystrom_attention(
-        q, k, v, landmarks, kernel=kernel, solver=solver, num_iters=80
-    )
+    switches = dict(NYSTROM, kernel=kernel, solver=solver, num_iters=80)
+    out, _ = nystrom_attention(q, k, v, landmarks, **switches)
     torch.testing.assert_close(out, dense_z(g) @ v, rtol=1e-6, atol=1e-7)
 
 
@@ -68,9 +75,10 @@ def test_nystrom_equals_dense_form(kernel, solver):
 def test_exact_equals_dense_form(kernel, whitening, centering):
     q, k, v = torch.randn(3, B, HEADS, N, D, dtype=torch.float64)
     function, bandwidth, _ = KERNELS[kernel]
-    out = dense_attention(
-        q, k, v, kernel=kernel, whitening=whitening, centering=centering
+    switches = dict(
+        DENSE, kernel=kernel, whitening=whitening, centering=centering
     )
+    out, _ = dense_attention(q, k, v, **switches)
     expected = dense_product(
         function(q, k, bandwidth), v, whitening, centering
     )
@@ -80,10 +88,10 @@ def test_exact_equals_dense_form(kernel, whitening, centering):
 @pytest.mark.parametrize('constants', [(1e-6, 1e3), (1e-12, 1e-12)])
 def test_scale_of_kernel_values_cancels(factors, constants):
     factors = [t.float() for t in factors]
-    expected = whitened_product(*factors)
+    expected, _ = whitened_product(*factors, **WHITENED)
     c_q, c_k, p_inverse, v = factors
-    out = whitened_product(
-        constants[0] * c_q, constants[1] * c_k, p_inverse, v
+    out, _ = whitened_product(
+        constants[0] * c_q, constants[1] * c_k, p_inverse, v, **WHITENED
     )
     assert (out - expected).abs().max() < 1e-5
 
@@ -93,8 +101,9 @@ def test_gradcheck():
     landmarks = torch.randn(1, 2, 5, 4, dtype=torch.float64)
     inputs = [t.requires_grad_() for t in (q, k, v, landmarks)]
     # The implicit gradient of the solver is that of a converged inverse.
+    switches = dict(NYSTROM, num_iters=60)
     assert torch.autograd.gradcheck(
-        lambda *t: nystrom_attention(*t, num_iters=60), inputs
+        lambda *t: nystrom_attention(*t, **switches)[0], inputs
     )
 
 
@@ -112,10 +121,10 @@ def values_of(attention, x):
 SWITCHES = [
     dict(),
     dict(approximation='exact'),
-    dict(kernel='softmax'),
-    dict(kernel='inline'),
-    dict(kernel='rala'),
-    dict(kernel='rala', share_qk=True),
+    dict(type='SoftmaxAttention'),
+    dict(type='InlineAttention'),
+    dict(type='RalaAttention'),
+    dict(type='RalaAttention', share_qk=True),
     dict(kernel='gaussian'),
     dict(kernel='cosine'),
     dict(kernel='polynomial'),
@@ -138,7 +147,7 @@ SWITCHES = [
 @pytest.mark.parametrize('hw', [(1, 1), (2, 3), (7, 7), (1, 60), (13, 9)])
 @pytest.mark.parametrize('switches', SWITCHES, ids=str)
 def test_any_size_and_every_parameter_gets_a_gradient(switches, hw):
-    attention = LaplacianAttention(12, 3, **switches)
+    attention = build_attention(12, 3, **switches)
     x = torch.randn(2, hw[0] * hw[1], 12, requires_grad=True)
     out = attention(x, hw)
     assert out.shape == x.shape
@@ -150,7 +159,7 @@ def test_any_size_and_every_parameter_gets_a_gradient(switches, hw):
 
 @pytest.mark.parametrize('switches', SWITCHES, ids=str)
 def test_images_do_not_depend_on_each_other(switches):
-    attention = LaplacianAttention(12, 3, **switches).eval()
+    attention = build_attention(12, 3, **switches).eval()
     a, b, c = torch.randn(3, 1, 90, 12)
     with_b = attention(torch.cat([a, b]), (10, 9))[:1]
     with_c = attention(torch.cat([a, 50 * c]), (10, 9))[:1]
@@ -232,7 +241,7 @@ def test_finite_gradients_where_keys_are_far_from_the_landmarks(power):
     # Kernel values of the keys are around 10^-power.
     k[..., 0] += 4 * power * math.log(10)
     inputs = [t.requires_grad_() for t in (q, k, v)]
-    out = nystrom_attention(*inputs, q[:, :, ::10])
+    out, _ = nystrom_attention(*inputs, q[:, :, ::10], **NYSTROM)
     out.square().sum().backward()
     assert out.isfinite().all()
     for t in inputs:
@@ -255,9 +264,9 @@ def test_float32_inside_under_autocast(dtype):
     attention = LaplacianAttention(32, 2)
     x = torch.randn(2, 400, 32)
     q, k, v = torch.randn(3, 2, 400, 32).to(dtype)
-    expected = attention._mix(q.float(), k.float(), v.float(), (20, 20))
+    expected, _ = attention.mix(q.float(), k.float(), v.float(), (20, 20))
     with torch.autocast('cpu', dtype=dtype):
-        mixed = attention._mix(q, k, v, (20, 20))
+        mixed, _ = attention.mix(q, k, v, (20, 20))
         out = attention(x, (20, 20))
     # Rounded inputs, then the very numbers of float32.
     assert mixed.dtype == torch.float32 and out.dtype == dtype
@@ -270,22 +279,27 @@ def test_half_precision_module_keeps_its_dtype():
     assert attention(x, (10, 10)).dtype == torch.bfloat16
 
 
-def test_linear_memory():
-    # One 40,000 x 40,000 float32 matrix would be 6.4 GB.
+def memory_for_backward(side):
+    """Bytes that one layer saves for the backward pass of a square map."""
     attention = LaplacianAttention(16, 1)
-    x = torch.randn(1, 40_000, 16, requires_grad=True)
-    saved = []
+    x = torch.randn(1, side**2, 16, requires_grad=True)
+    saved = {}
     with torch.autograd.graph.saved_tensors_hooks(
-        lambda t: saved.append(t.numel()) or t, lambda t: t
+        lambda t: saved.update({t.data_ptr(): t.nbytes}) or t, lambda t: t
     ):
-        attention(x, (200, 200)).sum().backward()
-    assert max(saved) <= 40_000 * 49
+        attention(x, (side, side)).sum().backward()
+    return sum(saved.values())
+
+
+def test_memory_is_linear_in_the_tokens():
+    # A quadratic layer would need 16 times the memory, and 6.4 GB in all.
+    assert memory_for_backward(200) < 4.1 * memory_for_backward(100)
 
 
 @pytest.mark.parametrize(
     'arguments, message',
     [
-        (dict(kernel='rbf'), "'laplacian'.*'softmax'.*got 'rbf'"),
+        (dict(kernel='rbf'), "'laplacian'.*got 'rbf'"),
         (dict(solver='lu'), "'newton_schulz'.*got 'lu'"),
         (dict(approximation='random'), "'exact'"),
         (dict(whitening='full'), "'diagonal'"),
@@ -315,15 +329,63 @@ def test_bad_argument(arguments, message):
 def test_unknown_switch_of_the_functions(factors, switch):
     q, k, v = torch.randn(3, 1, 1, 9, 4)
     with pytest.raises(ValueError, match=f"{switch} must be.*got 'other'"):
-        nystrom_attention(q, k, v, q[:, :, :3], **{switch: 'other'})
-    if switch != 'solver':
+        nystrom_attention(q, k, v, q[:, :, :3], **{**NYSTROM, switch: 'other'})
+    if switch in DENSE:
         with pytest.raises(ValueError, match="got 'other'"):
-            dense_attention(q, k, v, **{switch: 'other'})
-    if switch in ('whitening', 'centering'):
+            dense_attention(q, k, v, **{**DENSE, switch: 'other'})
+    if switch in WHITENED:
         with pytest.raises(ValueError, match="got 'other'"):
-            whitened_product(*factors, **{switch: 'other'})
+            whitened_product(*factors, **{**WHITENED, switch: 'other'})
 
 
 def test_wrong_number_of_tokens():
     with pytest.raises(ValueError, match=r'got 10 tokens and hw=\(3, 4\)'):
         LaplacianAttention(12, 3)(torch.randn(1, 10, 12), (3, 4))
+
+
+@pytest.mark.parametrize(
+    'type, switch, choices',
+    [
+        ('LaplacianAttention', 'sigma', "'bandwidth'.*'share_qk'"),
+        ('SoftmaxAttention', 'bandwidth', "'local_kernel_size'"),
+        ('InlineAttention', 'kernel', "'qkv_bias'"),
+        ('RalaAttention', 'landmark_grid', "'share_qk'"),
+    ],
+)
+def test_switches_that_a_mechanism_does_not_have(type, switch, choices):
+    with pytest.raises(TypeError, match=rf"{type}.*\['{switch}'\].*{choices}"):
+        build_attention(12, 3, type=type, **{switch: 1})
+
+
+def test_unknown_mechanism():
+    with pytest.raises(ValueError, match="'SoftmaxAttention'.*got 'Softmax'"):
+        build_attention(12, 3, type='Softmax')
+
+
+def test_signature_shows_the_switches():
+    parameters = inspect.signature(LaplacianAttention).parameters
+    assert {'bandwidth', 'ridge', 'share_qk', 'qkv_bias'} <= set(parameters)
+    assert not any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def test_parameter_names_of_published_checkpoints():
+    def shapes(**switches):
+        state = build_attention(12, 3, **switches).state_dict()
+        return {name: tuple(tensor.shape) for name, tensor in state.items()}
+
+    default = {
+        'qkv.weight': (36, 12),
+        'qkv.bias': (36,),
+        'local_conv.weight': (12, 1, 3, 3),
+        'local_conv.bias': (12,),
+        'proj.weight': (12, 12),
+        'proj.bias': (12,),
+    }
+    assert shapes() == shapes(type='SoftmaxAttention') == default
+    assert shapes(share_qk=True)['qkv.weight'] == (24, 12)
+    assert shapes(type='RalaAttention')['qkv.weight'] == (48, 12)
+    added = shapes(landmark_pool='dwconv').items() - default.items()
+    assert dict(added) == {
+        'landmark_conv.weight': (12, 1, 3, 3),
+        'landmark_conv.bias': (12,),
+    }

@@ -1,4 +1,5 @@
 import importlib
+import inspect
 import math
 
 import pytest
@@ -221,6 +222,7 @@ def test_attention_arguments_reach_the_layers():
         ),
         (dict(attention=dict(dim=8)), TypeError, r"\['dim'\]"),
         (dict(attention=dict(kernel='rbf')), ValueError, "got 'rbf'"),
+        (dict(attention=dict(type='GLA')), ValueError, "got 'GLA'"),
         (dict(out_indices=(0, 4)), ValueError, r'0 to 3, got \(0, 4\)'),
         (dict(out_indices=(-1,)), ValueError, r'got \(-1,\)'),
         (dict(out_indices=(2, 1)), ValueError, 'increasing'),
@@ -232,6 +234,13 @@ def test_attention_arguments_reach_the_layers():
 def test_bad_argument(arguments, error, message):
     with pytest.raises(error, match=message):
         LaplacianFormer(**arguments)
+
+
+def test_signature_is_that_of_the_constructor():
+    parameters = inspect.signature(LaplacianFormer).parameters
+    assert list(parameters)[:3] == ['arch', 'in_channels', 'out_indices']
+    assert parameters['arch'].default == 'tiny'
+    assert not any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 @pytest.mark.parametrize('scope', ['mmdet', 'mmseg'])

@@ -1,14 +1,10 @@
-"""The other attentions against their dense forms, and behind the switch."""
+"""Softmax, InLine and RALA against their dense forms and in the layer."""
 
 import pytest
 import torch
 
 from mmlaplacian import apis
-from mmlaplacian.models import (
-    OTHER_ATTENTIONS,
-    LaplacianAttention,
-    LaplacianFormer,
-)
+from mmlaplacian.models import ATTENTIONS, LaplacianFormer
 
 B, HEADS, N, D = 2, 3, 35, 6
 
@@ -33,18 +29,22 @@ def dense_rala(q, k):
     return scores / (scores.sum(-1, keepdim=True) + 1e-6)
 
 
-DENSE = dict(softmax=dense_softmax, inline=dense_inline, rala=dense_rala)
+DENSE = dict(
+    SoftmaxAttention=dense_softmax,
+    InlineAttention=dense_inline,
+    RalaAttention=dense_rala,
+)
 
 
 def test_every_attention_has_a_dense_form():
-    assert set(DENSE) == set(OTHER_ATTENTIONS)
+    assert {*DENSE, 'LaplacianAttention'} == set(ATTENTIONS)
 
 
 @pytest.mark.parametrize('num_tokens', [1, 2, N])
 @pytest.mark.parametrize('name', DENSE)
 def test_equals_dense_form(name, num_tokens):
     q, k, v = torch.randn(3, B, HEADS, num_tokens, D, dtype=torch.float64)
-    out = OTHER_ATTENTIONS[name].function(q, k, v)
+    out = ATTENTIONS[name].function(q, k, v)
     torch.testing.assert_close(out, DENSE[name](q, k) @ v)
 
 
@@ -52,7 +52,7 @@ def test_equals_dense_form(name, num_tokens):
 def test_weights_of_each_query_sum_to_one(name):
     q, k = torch.randn(2, B, HEADS, N, D, dtype=torch.float64)
     ones = torch.ones(B, HEADS, N, D, dtype=torch.float64)
-    out = OTHER_ATTENTIONS[name].function(q, k, ones)
+    out = ATTENTIONS[name].function(q, k, ones)
     # RALA adds 1e-6 to its row sums.
     torch.testing.assert_close(out, ones, rtol=1e-5, atol=0)
 
@@ -63,7 +63,7 @@ def test_gradients_equal_those_of_the_dense_form(name):
     weights = torch.randn(B, HEADS, N, D, dtype=torch.float64)
     grads = []
     for function in (
-        OTHER_ATTENTIONS[name].function,
+        ATTENTIONS[name].function,
         lambda q, k, v: DENSE[name](q, k) @ v,
     ):
         leaves = [t.clone().requires_grad_() for t in inputs]
@@ -75,7 +75,7 @@ def test_gradients_equal_those_of_the_dense_form(name):
 def dense_layer(attention, x, name, hw):
     """The whole layer, written out for one head after the other."""
     parts = attention.qkv(x).chunk(attention.num_parts, -1)
-    gate = parts[3] if name == 'rala' else 1
+    gate = parts[3] if name == 'RalaAttention' else 1
     heads = zip(*(p.split(D, -1) for p in parts[:3]), strict=True)
     mixed = torch.cat([DENSE[name](q, k) @ v for q, k, v in heads], -1)
     value_map = parts[2].mT.unflatten(-1, hw)
@@ -85,7 +85,7 @@ def dense_layer(attention, x, name, hw):
 
 @pytest.mark.parametrize('name', DENSE)
 def test_layer_keeps_all_but_the_mixing(name):
-    attention = LaplacianAttention(HEADS * D, HEADS, kernel=name).double()
+    attention = ATTENTIONS[name](HEADS * D, HEADS).double()
     x = torch.randn(B, N, HEADS * D, dtype=torch.float64)
     torch.testing.assert_close(
         attention(x, (5, 7)), dense_layer(attention, x, name, (5, 7))
@@ -94,31 +94,29 @@ def test_layer_keeps_all_but_the_mixing(name):
 
 def test_backbones_differ_in_the_gate_alone():
     ours = LaplacianFormer('nano').state_dict()
-    for name, row in OTHER_ATTENTIONS.items():
-        other = LaplacianFormer('nano', attention=dict(kernel=name))
+    for name, mechanism in ATTENTIONS.items():
+        other = LaplacianFormer('nano', attention=dict(type=name))
         shapes = {n: t.shape for n, t in other.state_dict().items()}
         assert shapes.keys() == ours.keys()
         different = {n for n in shapes if shapes[n] != ours[n].shape}
-        expected = {n for n in shapes if '.qkv.' in n} if row.gated else set()
-        assert different == expected
+        fused = {n for n in shapes if '.qkv.' in n}
+        assert different == (fused if mechanism.gated else set())
 
 
 @pytest.mark.parametrize('name', DENSE)
-def test_cost_is_linear_or_quadratic_as_the_table_says(name):
-    attention = LaplacianAttention(HEADS * D, HEADS, kernel=name)
+def test_softmax_is_quadratic_and_the_others_are_linear(name):
+    attention = ATTENTIONS[name](HEADS * D, HEADS)
     small, large = (
         attention.multiply_adds(hw)['products'] for hw in ((8, 8), (16, 16))
     )
-    assert large == (4 if OTHER_ATTENTIONS[name].linear else 16) * small
+    assert large == (16 if name == 'SoftmaxAttention' else 4) * small
 
 
-@pytest.mark.parametrize('name', ['inline', 'rala'])
+@pytest.mark.parametrize('name', ['InlineAttention', 'RalaAttention'])
 def test_formula_equals_what_pytorch_counts(name):
     from torch.utils.flop_counter import FlopCounterMode
 
-    attention = LaplacianAttention(
-        HEADS * D, HEADS, kernel=name, local_kernel_size=0
-    )
+    attention = ATTENTIONS[name](HEADS * D, HEADS, local_kernel_size=0)
     x = torch.randn(1, 1024, HEADS * D)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         attention(x, (32, 32))
@@ -129,7 +127,7 @@ def test_formula_equals_what_pytorch_counts(name):
 
 @pytest.mark.parametrize('name', DENSE)
 def test_compiles_into_one_graph(name):
-    model = LaplacianFormer('nano', attention=dict(kernel=name)).eval()
+    model = LaplacianFormer('nano', attention=dict(type=name)).eval()
     images = torch.randn(1, 3, 64, 64)
     compiled = torch.compile(model, fullgraph=True, backend='aot_eager')
     with torch.no_grad():

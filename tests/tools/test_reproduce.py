@@ -14,7 +14,7 @@ from toy_runs import toy_config, toy_train
 
 from mmlaplacian.apis.experiments import load_experiments
 from mmlaplacian.apis.model_zoo import model_zoo
-from mmlaplacian.models import LaplacianFormer
+from mmlaplacian.models import LaplacianAttention, LaplacianFormer
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOL = ROOT / 'tools/reproduce.py'
@@ -75,13 +75,17 @@ def test_overrides_are_arguments_of_the_attention(row):
         model = LaplacianFormer(**config.model.backbone)
     attention = model.stages[0].blocks[0].attn
     taken = dict(
-        bandwidth=attention.bandwidth,
-        kernel=attention.kernel,
-        landmark_pool='dwconv' if attention.landmark_conv else 'avg',
+        type=type(attention).__name__,
         local_kernel_size=0 if attention.local_conv is None else 3,
-        solver=attention.solver_cfg['solver'],
-        whitening=attention.kernel_cfg['whitening'],
     )
+    if isinstance(attention, LaplacianAttention):
+        taken.update(
+            bandwidth=attention.bandwidth,
+            kernel=attention.kernel,
+            landmark_pool='dwconv' if attention.landmark_conv else 'avg',
+            solver=attention.solver_cfg['solver'],
+            whitening=attention.kernel_cfg['whitening'],
+        )
     for key, value in row.overrides.items():
         assert taken[key.removeprefix(ATTENTION)] == value
 
