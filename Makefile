@@ -24,7 +24,7 @@ demo: env $(SCENES)
 	$(RUN) tools/train.py $(CONFIG) --work-dir $(WORK)
 	$(RUN) tools/test.py $(CONFIG) "$$(cat $(WORK)/last_checkpoint)" \
 	    --work-dir $(WORK) --show-dir $(WORK)/pictures
-	$(RUN) tools/contact_sheet.py $(WORK)/pictures $(WORK)/predictions.jpg
+	$(RUN) tools/misc/contact_sheet.py $(WORK)/pictures $(WORK)/predictions.jpg
 	@echo "ground truth (left) beside predictions (right):" \
 	    $(WORK)/predictions.jpg
 
@@ -45,13 +45,13 @@ lint: env
 
 # Needs nvcc; without it a GPU's kernels are compiled at their first use.
 kernels: env
-	$(RUN) tools/build_kernels.py
+	$(RUN) tools/gpu/build_kernels.py
 
 env:
-	$(PYTHON) tools/setup_env.py --venv "$(VENV)" --torch "$(TORCH)"
+	$(PYTHON) tools/misc/setup_env.py --venv "$(VENV)" --torch "$(TORCH)"
 
 env-pretrain:
-	$(PYTHON) tools/setup_env.py --pretrain --venv "$(VENV_PRETRAIN)" \
+	$(PYTHON) tools/misc/setup_env.py --pretrain --venv "$(VENV_PRETRAIN)" \
 	    --torch "$(TORCH)"
 
 clean:

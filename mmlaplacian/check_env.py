@@ -1,8 +1,8 @@
-"""Say whether the OpenMMLab packages of this environment can work.
+"""Check of the OpenMMLab packages in this environment.
 
-``python -m mmlaplacian.check_env`` prints what is installed and exits with 1
-where something is missing or broken; with ``--pretrain`` it looks at the
-environment for ImageNet.
+``python -m mmlaplacian.check_env`` prints the installed packages and exits
+with 1 if one is missing or broken. ``--pretrain`` checks the environment for
+ImageNet instead.
 """
 
 import argparse
@@ -13,30 +13,29 @@ from importlib.metadata import distributions
 
 from .errors import InputError
 
-#: Modules that several distributions provide, under the same name.
+#: Modules that several distributions provide under the same name.
 MM_MODULES = ('mmengine', 'mmcv', 'mmdet', 'mmseg', 'mmpretrain')
 INSTALL = (
-    'pip install --no-build-isolation "mmlaplacian[onedl]" (with '
-    '--force-reinstall where pip says that they are there)'
+    'pip install --no-build-isolation "mmlaplacian[onedl]" (add '
+    '--force-reinstall if pip reports them as installed)'
 )
 #: mmpretrain needs torchvision; detection and segmentation do not.
 INSTALL_PRETRAIN = (
-    'make test-pretrain, which makes the environment .venv-pretrain (or see '
+    'make test-pretrain, which creates the environment .venv-pretrain (or see '
     'configs/imagenet/README.md)'
 )
 CPU_ONLY = 'CUDA_VISIBLE_DEVICES= (to nothing)'
 REBUILD = (
     'pip install --no-build-isolation --no-deps --force-reinstall '
-    '--no-cache-dir onedl-mmcv (PyTorch and a C++ compiler must be there '
-    'before)'
+    '--no-cache-dir onedl-mmcv (which needs PyTorch and a C++ compiler)'
 )
 
 
 def module_owners() -> dict[str, list[str]]:
-    """Distributions that own each installed module of MM_MODULES."""
+    """Distributions that provide each installed module of MM_MODULES."""
     owners: dict[str, set[str]] = {module: set() for module in MM_MODULES}
     for distribution in distributions():
-        # Not every distribution says its modules in top_level.txt.
+        # Some distributions do not list their modules in top_level.txt.
         listed = distribution.read_text('top_level.txt') or ''
         record = distribution.read_text('RECORD') or ''
         modules = {*listed.split(), *re.findall(r'^(\w+)/', record, re.M)}
@@ -46,13 +45,13 @@ def module_owners() -> dict[str, list[str]]:
 
 
 def check_owners() -> None:
-    """Raise where two distributions own one module.
+    """Raise if two distributions provide the same module.
 
     pip installs both without a word; the files of one overwrite the other's,
     and removing either breaks both.
 
     Raises:
-        InputError: Names the module, the distributions and the way out.
+        InputError: Names the module, the distributions and the solution.
     """
     for module, owners in module_owners().items():
         if len(owners) > 1:
@@ -68,12 +67,12 @@ def check_modules(*modules: str) -> None:
     """Raise unless each module can be imported.
 
     Raises:
-        InputError: Names the module, the error and the way out.
+        InputError: Names the module, the error and the solution.
     """
     for module in modules:
         try:
             importlib.import_module(module)
-        # The original mmdet and mmseg assert the version of mmcv.
+        # The original mmdet and mmseg raise AssertionError for mmcv's version.
         except Exception as error:
             pretrain = module in ('mmpretrain', 'torchvision')
             raise InputError(
@@ -84,10 +83,10 @@ def check_modules(*modules: str) -> None:
 
 
 def check_mmcv_ops() -> None:
-    """Raise unless mmcv's compiled operators load; detectors need them.
+    """Raise unless mmcv's compiled operators load, which detectors need.
 
     Raises:
-        InputError: Names the error and the way out.
+        InputError: Names the error and the solution.
     """
     try:
         importlib.import_module('mmcv._ext')
@@ -100,7 +99,7 @@ def check_mmcv_ops() -> None:
 
 
 def mmcv_lacks_cuda() -> bool:
-    """Whether mmcv's operators cannot follow a model onto a GPU here."""
+    """True if there is a GPU that mmcv's operators do not support."""
     import torch
     from mmcv.ops import get_compiling_cuda_version
 
@@ -111,10 +110,10 @@ def mmcv_lacks_cuda() -> bool:
 
 
 def check_gpu_ops() -> None:
-    """Raise where a detector would go onto a GPU that mmcv cannot use.
+    """Raise if there is a GPU that mmcv's operators do not support.
 
     Raises:
-        InputError: Names the way out.
+        InputError: Names the solution.
     """
     if mmcv_lacks_cuda():
         raise InputError(
@@ -125,10 +124,12 @@ def check_gpu_ops() -> None:
 
 
 def check_or_exit(command: str) -> None:
-    """For a command, before its imports: one line where mmengine is broken.
+    """Exit with one line if mmengine or mmcv cannot be imported.
+
+    Commands call it before their other imports.
 
     Args:
-        command: Name that the message starts with.
+        command: Name of the command, for the message.
     """
     try:
         check_owners()
@@ -138,13 +139,13 @@ def check_or_exit(command: str) -> None:
 
 
 def main() -> int:
-    """Print a report; 0 where what is asked for can run."""
+    """Print a report; return 0 if everything needed can be imported."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         '--pretrain',
         action='store_true',
-        help='look for what classification needs: default, for detection and '
-        'segmentation',
+        help='check the packages for classification instead of those for '
+        'detection and segmentation',
     )
     pretrain = parser.parse_args().pretrain
     for module, owners in module_owners().items():
@@ -165,9 +166,12 @@ def main() -> int:
     for trouble in troubles:
         print(f'problem: {trouble}', file=sys.stderr)
     if not troubles and not pretrain and mmcv_lacks_cuda():
-        print('mmcv has no CUDA: detectors run on the CPU, set ' + CPU_ONLY)
+        print(
+            'mmcv was built without CUDA: detectors run on the CPU, set '
+            + CPU_ONLY
+        )
     if not troubles:
-        print('everything that training needs can be imported')
+        print('all packages that training needs can be imported')
     return int(bool(troubles))
 
 

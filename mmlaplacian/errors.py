@@ -1,5 +1,5 @@
-"""The error that commands print without a traceback."""
+"""The exception for wrong input, which commands print without a traceback."""
 
 
 class InputError(Exception):
-    """What was expected, what came and what to do, in one message."""
+    """Wrong input: what was expected, what came and what to do about it."""

@@ -25,15 +25,33 @@ LAYERS = {
     'mmlaplacian/errors.py': set(),
     'mmlaplacian/check_env.py': {'mmlaplacian.errors', 'mmcv'},
     'mmlaplacian/datasets': {'mmlaplacian.datasets', 'mmlaplacian.errors'},
-    'mmlaplacian/apis': {
-        'mmlaplacian.apis',
-        'mmlaplacian.check_env',
-        'mmlaplacian.datasets',
+    'mmlaplacian/checkpoints': {
+        'mmlaplacian.checkpoints',
         'mmlaplacian.errors',
         'mmlaplacian.models',
+        'mmengine',
+    },
+    'mmlaplacian/launch': {
+        'mmlaplacian.check_env',
+        'mmlaplacian.errors',
+        'mmlaplacian.launch',
+        'mmengine',
+    },
+    'mmlaplacian/checks': {
+        'mmlaplacian.checkpoints',
+        'mmlaplacian.checks',
+        'mmlaplacian.datasets',
+        'mmlaplacian.errors',
+        'mmlaplacian.launch',
         'mmcv',
         'mmengine',
     },
+    'mmlaplacian/experiments': {
+        'mmlaplacian.errors',
+        'mmlaplacian.experiments',
+        'mmengine',
+    },
+    'mmlaplacian/apis': {'mmlaplacian.apis', 'mmlaplacian.models'},
     'tools': {'cuda_ops', 'mmlaplacian', 'mmcv', 'mmdet', 'mmengine', 'mmseg'},
 }
 OURS = {

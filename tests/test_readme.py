@@ -7,8 +7,8 @@ import pytest
 import torch
 import yaml
 
-from mmlaplacian.apis.experiments import load_experiments
-from mmlaplacian.apis.model_zoo import measured
+from mmlaplacian.experiments.model_zoo import measured
+from mmlaplacian.experiments.table import load_experiments
 from mmlaplacian.models import ARCHS, LaplacianFormer
 
 ROOT = Path(__file__).resolve().parent.parent

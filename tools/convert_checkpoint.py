@@ -12,7 +12,7 @@ from mmlaplacian.check_env import check_or_exit
 
 check_or_exit('convert_checkpoint.py')
 
-from mmlaplacian import apis
+from mmlaplacian.checkpoints import convert
 from mmlaplacian.errors import InputError
 from mmlaplacian.models import ARCHS
 
@@ -78,11 +78,13 @@ def parse_args():
 
 
 def backbone(args):
-    apis.check_output(args.out, args.force)
-    content, dropped = apis.extract_backbone(args.source, args.arch, args.ema)
+    convert.check_output(args.out, args.force)
+    content, dropped = convert.extract_backbone(
+        args.source, args.arch, args.ema
+    )
     for name, tensor in dropped.items():
         print(f'left out: {name} {tuple(tensor.shape)}')
-    apis.write_checkpoint(content, args.out, args.force)
+    convert.write_checkpoint(content, args.out, args.force)
     print(
         f'{args.out}: LaplacianFormer {content["meta"]["arch"]}, '
         f'{len(content["state_dict"])} tensors'
@@ -90,8 +92,8 @@ def backbone(args):
 
 
 def warm_start(args):
-    apis.check_output(args.out, args.force)
-    content, report = apis.warm_start(args.source, args.arch, args.trust)
+    convert.check_output(args.out, args.force)
+    content, report = convert.warm_start(args.source, args.arch, args.trust)
     print(report.text())
     if report.share < args.min_share:
         raise InputError(
@@ -99,7 +101,7 @@ def warm_start(args):
             f'{args.arch}, less than --min-share {args.min_share:.0%}; '
             'nothing was written'
         )
-    apis.write_checkpoint(content, args.out, args.force)
+    convert.write_checkpoint(content, args.out, args.force)
     print(
         f'{args.out}: {report.summary()} from {args.source}, the rest '
         f'initialised with seed {content["meta"]["seed"]}; '
@@ -108,7 +110,7 @@ def warm_start(args):
 
 
 def publish(args):
-    files, dropped = apis.publish(
+    files, dropped = convert.publish(
         args.source, args.out, args.safetensors, args.force
     )
     if dropped:

@@ -1,9 +1,9 @@
-"""Draw what a model finds on images.
+"""Draw the predictions of a model on images.
 
-For each image NAME, OUT_DIR/NAME is the picture and OUT_DIR/NAME.json holds
-what was found. Detectors: class, score, box (x1, y1, x2, y2 in pixels) and
-mask (COCO RLE) of each object. Segmentation: the share of pixels of each
-class, and OUT_DIR/NAME.labels.png, the class number of each pixel.
+For each image NAME, OUT_DIR/NAME is the drawing and OUT_DIR/NAME.json holds
+the predictions. Detectors give class, score, box (x1, y1, x2, y2 in pixels)
+and mask (COCO RLE) of each object. Segmentation gives the share of pixels of
+each class, and OUT_DIR/NAME.labels.png with the class number of each pixel.
 """
 
 import argparse
@@ -21,20 +21,34 @@ import numpy as np
 from mmengine.device import get_device
 from mmengine.registry import DATASETS, MODELS, VISUALIZERS
 
-from mmlaplacian import apis
+from mmlaplacian.checks.weights import check_checkpoint, check_pretrained
 from mmlaplacian.datasets import IMAGE_SUFFIXES
 from mmlaplacian.errors import InputError
+from mmlaplacian.launch.config import load_config, scope_of, use_scope
+from mmlaplacian.launch.layout import keep_roi_align_contiguous
+from mmlaplacian.launch.processes import plain_batch_norm
 
 
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('input', help='image, or folder of images')
+    parser.add_argument('input', help='image file, or folder of images')
     parser.add_argument('config', help='config file')
     parser.add_argument('checkpoint', help='checkpoint file')
-    parser.add_argument('--out-dir', default='outputs', help='target folder')
-    parser.add_argument('--score-thr', type=float, default=0.3)
     parser.add_argument(
-        '--device', default=get_device(), help='default: %(default)s'
+        '--out-dir',
+        default='outputs',
+        help='target folder; default: %(default)s',
+    )
+    parser.add_argument(
+        '--score-thr',
+        type=float,
+        default=0.3,
+        help='smallest score of an object; default: %(default)s',
+    )
+    parser.add_argument(
+        '--device',
+        default=get_device(),
+        help='device to run on; default: %(default)s',
     )
     return parser.parse_args()
 
@@ -58,7 +72,7 @@ def find_images(path: Path) -> list[Path]:
 
 
 def describe_objects(sample, classes, score_thr: float) -> dict:
-    """Objects above a score, as plain values for JSON."""
+    """Objects above a score as plain values for JSON."""
     from mmdet.structures.mask import encode_mask_results
 
     prediction = sample.pred_instances
@@ -83,7 +97,7 @@ def describe_objects(sample, classes, score_thr: float) -> dict:
 
 
 def describe_labels(sample, classes, path: Path) -> dict:
-    """Share of each class; writes the label map."""
+    """Write the label map and return the share of each class."""
     labels = sample.pred_sem_seg.data[0].cpu().numpy().astype(np.uint8)
     mmcv.imwrite(labels, str(path))
     counts = np.bincount(labels.ravel(), minlength=len(classes))
@@ -98,24 +112,24 @@ def describe_labels(sample, classes, path: Path) -> dict:
 
 
 def load_model(args):
-    """The model with its weights, and the function that runs it."""
-    config = apis.load_config(args.config)
-    if config.get('default_scope') == 'mmpretrain':
+    """Build the model with its weights; returns it and its inferencer."""
+    config = load_config(args.config)
+    if scope_of(config) == 'mmpretrain':
         raise InputError(
             f'config: {args.config} is a classifier, expected a detector or a '
             'segmentor; tools/test.py --show-dir draws classes on images'
         )
-    apis.check_pretrained(config, from_scratch=True)
-    apis.plain_batch_norm(config)
-    scope = apis.use_scope(config)
-    apis.check_checkpoint(MODELS.build(config.model), args.checkpoint)
+    check_pretrained(config, from_scratch=True)
+    plain_batch_norm(config)
+    scope = use_scope(config)
+    check_checkpoint(MODELS.build(config.model), args.checkpoint)
     if scope == 'mmdet':
         if args.device != 'cpu':
             check_gpu_ops()
         from mmdet.apis import inference_detector, init_detector
 
         model = init_detector(config, args.checkpoint, device=args.device)
-        apis.keep_roi_align_contiguous(model)
+        keep_roi_align_contiguous(model)
         return model, inference_detector
     from mmseg.apis import inference_model, init_model
 
@@ -123,7 +137,7 @@ def load_model(args):
 
 
 def read(path: Path) -> np.ndarray | None:
-    """The image, or None where it cannot be read."""
+    """Read an image; None if it cannot be decoded."""
     try:
         return mmcv.imread(str(path))
     except (cv2.error, OSError):
@@ -131,9 +145,9 @@ def read(path: Path) -> np.ndarray | None:
 
 
 def use_own_classes(model) -> list[str]:
-    """Classes of the config in the place of a guess.
+    """Set the classes of the config.
 
-    mmdet and mmseg name COCO's or Cityscapes' classes where a checkpoint names
+    mmdet and mmseg assume COCO's or Cityscapes' classes if a checkpoint has
     none.
     """
     dataset = {**model.cfg.test_dataloader.dataset, 'lazy_init': True}
@@ -142,7 +156,7 @@ def use_own_classes(model) -> list[str]:
 
 
 def demo(args) -> int:
-    """Write all pictures; the number of images that could not be read."""
+    """Draw all images; returns how many could not be read."""
     images = find_images(Path(args.input))
     out_dir = Path(args.out_dir)
     if out_dir.resolve() == images[0].parent.resolve():
@@ -161,7 +175,7 @@ def demo(args) -> int:
     for path in images:
         image = read(path)
         if image is None:
-            print(f'{path}: cannot be decoded, left out', file=sys.stderr)
+            print(f'{path}: cannot be decoded, skipped', file=sys.stderr)
             unreadable += 1
             continue
         sample = infer(model, image)

@@ -1,20 +1,21 @@
-"""Make or check the data that the configs train on.
+"""Create or check the data that the configs train on.
 
-prepare_data.py digits            real digits, composed scenes
-prepare_data.py digits-classes    one real digit a picture, for pretraining
+prepare_data.py digits            scenes composed of real digits
+prepare_data.py digits-classes    pictures of one real digit, for pretraining
 prepare_data.py nuclei            crops of a real microscopy image
-prepare_data.py check coco        what is missing in data/coco
-prepare_data.py check ade20k      what is missing in data/ade
-prepare_data.py check PATH        the same for your own data
+prepare_data.py check coco        list what is missing in data/coco
+prepare_data.py check ade20k      list what is missing in data/ade
+prepare_data.py check PATH        check your own data
 """
 
 import argparse
 import sys
 import time
 
-from mmlaplacian.datasets import check, digits, nuclei
+from mmlaplacian.checks import folders
+from mmlaplacian.datasets import digits, nuclei
 
-#: What was written for a split.
+#: Summary of a split.
 SCENES = (
     '{scenes} scenes; objects by mask area: {small} small, {medium} medium, '
     '{large} large'
@@ -35,7 +36,10 @@ def parse_args():
     command.add_argument('--train', type=int, default=2000, help='scenes')
     command.add_argument('--val', type=int, default=200, help='scenes')
     command.add_argument(
-        '--side', type=int, default=192, help='height and width, 192 to 256'
+        '--side',
+        type=int,
+        default=192,
+        help='height and width in pixels, 192 to 256; default: %(default)s',
     )
     command.add_argument('--seed', type=int, default=0)
     command = commands.add_parser(
@@ -53,16 +57,19 @@ def parse_args():
         '--seed',
         type=int,
         default=0,
-        help='that of "digits", so that both leave out the same digits',
+        help='seed; use that of "digits" so that both split the digits alike',
     )
     command = commands.add_parser(
         'nuclei', help='real fluorescent nuclei: boxes, masks, semantics'
     )
     command.add_argument('--out', default='data/nuclei', help='target folder')
-    command = commands.add_parser('check', help='say what a dataset lacks')
+    command = commands.add_parser(
+        'check', help='list what is missing or wrong in a dataset'
+    )
     command.add_argument('dataset', help='coco, ade20k or a folder')
     command.add_argument(
-        '--root', help='folder of coco or ade20k, where it is not the usual'
+        '--root',
+        help='folder of coco or ade20k; default: the one in the configs',
     )
     return parser.parse_args()
 
@@ -85,26 +92,26 @@ def make(args):
     print(f'{args.out}: written in {time.time() - start:.1f} s')
 
 
-def look(args):
-    if args.dataset in check.KNOWN:
-        root = args.root or check.KNOWN[args.dataset][0]
-        found, troubles = [], check.check_known(args.dataset, root)
-        tree = check.expected_tree(args.dataset)
+def check(args):
+    if args.dataset in folders.KNOWN:
+        root = args.root or folders.KNOWN[args.dataset][0]
+        found, problems = [], folders.check_known(args.dataset, root)
+        layout = folders.known_layout(args.dataset)
     else:
         root = args.dataset
-        found, troubles = check.check_own(root)
-        tree = check.OWN_TREES
+        found, problems = folders.check_own(root)
+        layout = folders.OWN_LAYOUTS
     print('\n'.join(found))
-    if troubles:
-        print(tree)
-        sys.exit('\n'.join(f'missing or wrong: {line}' for line in troubles))
+    if problems:
+        print(layout)
+        sys.exit('\n'.join(f'missing or wrong: {line}' for line in problems))
     print(f'{root}: complete')
 
 
 def main():
     args = parse_args()
     if args.command == 'check':
-        look(args)
+        check(args)
     else:
         make(args)
 

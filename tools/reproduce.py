@@ -20,10 +20,10 @@ check_or_exit('reproduce.py')
 
 from mmengine.config import DictAction
 
-from mmlaplacian.apis import experiments
-from mmlaplacian.apis.model_zoo import model_zoo
-from mmlaplacian.apis.run_logs import DONE, NOT_RUN, UNFINISHED
 from mmlaplacian.errors import InputError
+from mmlaplacian.experiments import table as experiments
+from mmlaplacian.experiments.model_zoo import model_zoo
+from mmlaplacian.experiments.run_logs import DONE, NOT_RUN, UNFINISHED
 
 TOOLS = Path(__file__).resolve().parent
 CONFIGS = TOOLS.parent / 'configs'

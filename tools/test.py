@@ -11,8 +11,12 @@ check_or_exit('test.py')
 from mmengine.config import DictAction
 from mmengine.runner import Runner
 
-from mmlaplacian import apis
+from mmlaplacian.checks.datasets import check_datasets
+from mmlaplacian.checks.weights import check_checkpoint
 from mmlaplacian.errors import InputError
+from mmlaplacian.launch.config import load_config, scope_of
+from mmlaplacian.launch.layout import keep_roi_align_contiguous
+from mmlaplacian.launch.processes import leave_processes, prepare_device
 
 
 def parse_args():
@@ -20,16 +24,20 @@ def parse_args():
     parser.add_argument('config', help='config file')
     parser.add_argument('checkpoint', help='checkpoint file')
     parser.add_argument(
-        '--work-dir', help='logs and metrics; default: work_dirs/CONFIG'
+        '--work-dir',
+        help='folder for logs and metrics; default: work_dirs/CONFIG',
     )
-    parser.add_argument('--out', metavar='FILE.pkl', help='dump predictions')
     parser.add_argument(
-        '--show-dir', help='write pictures: ground truth beside predictions'
+        '--out', metavar='FILE.pkl', help='write the predictions to a file'
+    )
+    parser.add_argument(
+        '--show-dir',
+        help='folder for pictures of ground truth and predictions',
     )
     parser.add_argument(
         '--tta',
         action='store_true',
-        help='average over scales and flips, where the config says how',
+        help='average over scales and flips, as the config defines',
     )
     parser.add_argument(
         '--cfg-options',
@@ -44,7 +52,7 @@ def parse_args():
         default='none',
         help='how several processes were started',
     )
-    # PyTorch's older launcher passes it.
+    # PyTorch's older launcher passes this option.
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0)
     args = parser.parse_args()
     if args.out and Path(args.out).suffix not in ('.pkl', '.pickle'):
@@ -53,10 +61,10 @@ def parse_args():
 
 
 def test(args):
-    config = apis.load_config(args.config, args.cfg_options, args.work_dir)
-    scope = config.get('default_scope') or 'mmdet'
-    apis.prepare_device(config, args.launcher)
-    apis.check_datasets(config, 'test')
+    config = load_config(args.config, args.cfg_options, args.work_dir)
+    scope = scope_of(config)
+    prepare_device(config, args.launcher)
+    check_datasets(config, 'test')
     config.load_from = args.checkpoint
     config.resume = False
     if args.show_dir:
@@ -73,7 +81,7 @@ def test(args):
         missing = {'tta_model', 'tta_pipeline'} - set(config)
         if missing:
             raise InputError(
-                f'--tta: {args.config} does not say how, it has no '
+                f'--tta: {args.config} does not define it, it has no '
                 f'{" and no ".join(sorted(missing))}'
             )
         config.test_dataloader.dataset.pipeline = config.tta_pipeline
@@ -92,16 +100,16 @@ def test(args):
     # Distribution and augmentation wrap the model.
     while hasattr(model, 'module'):
         model = model.module
-    apis.check_checkpoint(model, args.checkpoint)
-    apis.keep_roi_align_contiguous(model)
-    apis.run_explained(runner.test, config)
+    check_checkpoint(model, args.checkpoint)
+    keep_roi_align_contiguous(model)
+    runner.test()
 
 
 def main():
     args = parse_args()
     try:
         test(args)
-        apis.leave_processes()
+        leave_processes()
     except InputError as error:
         sys.exit(f'test.py: {error}')
 

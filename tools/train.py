@@ -1,4 +1,4 @@
-"""Train a model of a config."""
+"""Train the model of a config."""
 
 import argparse
 import sys
@@ -10,15 +10,21 @@ check_or_exit('train.py')
 from mmengine.config import DictAction
 from mmengine.runner import Runner, find_latest_checkpoint
 
-from mmlaplacian import apis
+from mmlaplacian.checks.datasets import check_datasets
+from mmlaplacian.checks.models import check_batch_norm
+from mmlaplacian.checks.weights import check_checkpoint, check_pretrained
 from mmlaplacian.errors import InputError
+from mmlaplacian.launch.config import load_config
+from mmlaplacian.launch.layout import keep_roi_align_contiguous
+from mmlaplacian.launch.processes import leave_processes, prepare_device
 
 
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('config', help='config file')
     parser.add_argument(
-        '--work-dir', help='logs and checkpoints; default: work_dirs/CONFIG'
+        '--work-dir',
+        help='folder for logs and checkpoints; default: work_dirs/CONFIG',
     )
     parser.add_argument(
         '--amp', action='store_true', help='mixed precision (accelerators)'
@@ -33,7 +39,8 @@ def parse_args():
         nargs='?',
         const='auto',
         metavar='CHECKPOINT',
-        help='go on from a checkpoint, by default the newest of the work dir',
+        help='continue from a checkpoint; without a value, from the newest '
+        'one of the work directory',
     )
     parser.add_argument(
         '--from-scratch',
@@ -53,20 +60,20 @@ def parse_args():
         default='none',
         help='how several processes were started',
     )
-    # PyTorch's older launcher passes it.
+    # PyTorch's older launcher passes this option.
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0)
     return parser.parse_args()
 
 
 def build_config(args):
-    config = apis.load_config(args.config, args.cfg_options, args.work_dir)
-    apis.prepare_device(config, args.launcher, amp=args.amp)
+    config = load_config(args.config, args.cfg_options, args.work_dir)
+    prepare_device(config, args.launcher, amp=args.amp)
     if args.auto_scale_lr:
         if 'base_batch_size' not in config.get('auto_scale_lr', {}):
             raise InputError(
-                '--auto-scale-lr: the config must say auto_scale_lr='
+                '--auto-scale-lr: the config must contain auto_scale_lr='
                 'dict(base_batch_size=...), the total batch size that its '
-                'learning rate is for'
+                'learning rate belongs to'
             )
         config.auto_scale_lr.enable = True
     if args.resume:
@@ -83,26 +90,27 @@ def build_config(args):
 
 def train(args):
     config = build_config(args)
-    apis.check_pretrained(config, from_scratch=args.from_scratch)
-    apis.check_datasets(config, 'train', 'val')
+    check_pretrained(config, from_scratch=args.from_scratch)
+    check_datasets(config, 'train', 'val')
+    check_batch_norm(config)
     backbone = config.model.get('backbone', {})
     if not config.load_from and not backbone.get('init_cfg'):
         print('train.py: the backbone starts from random weights')
     runner = Runner.from_cfg(config)
-    apis.keep_roi_align_contiguous(runner.model)
+    keep_roi_align_contiguous(runner.model)
     if config.load_from:
         model = getattr(runner.model, 'module', runner.model)
-        # Fine-tuning may change the heads, resuming nothing.
+        # Fine-tuning may change the heads; resuming may not.
         prefix = None if config.resume else 'backbone.'
-        apis.check_checkpoint(model, config.load_from, prefix)
-    apis.run_explained(runner.train, config)
+        check_checkpoint(model, config.load_from, prefix)
+    runner.train()
 
 
 def main():
     args = parse_args()
     try:
         train(args)
-        apis.leave_processes()
+        leave_processes()
     except InputError as error:
         sys.exit(f'train.py: {error}')
 

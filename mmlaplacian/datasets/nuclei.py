@@ -1,9 +1,9 @@
 """Crops of one real microscopy image with hand-made instance masks.
 
 The image ships with stardist: fluorescent nuclei of the 2018 Data Science Bowl
-(BBBC038, CC0), 512 x 512, 125 nuclei. Training crops come from its left part,
-validation crops from its right part: they share no pixel, but they share the
-image, so scores say how well this image is learnt, no more.
+(BBBC038, CC0), 512 x 512, 125 nuclei. Training crops come from its left part
+and validation crops from its right part. They share no pixel, but they are
+from the same image, so scores show only how well this image is learnt.
 """
 
 from collections.abc import Iterator
@@ -20,12 +20,12 @@ CROP = 128
 #: First column of the validation part.
 BORDER = 320
 TRAIN_STRIDE = 24
-#: Smaller pieces of nuclei that a crop cuts off are background.
+#: Smallest number of pixels of a nucleus at the edge of a crop.
 MIN_PIECE = 20
 
 
 def load_image() -> tuple[np.ndarray, np.ndarray]:
-    """The picture, uint8 (512, 512), and its instance numbers, 0 for none.
+    """Read the picture, uint8 (512, 512), and its instance map, 0 for none.
 
     Raises:
         FileNotFoundError: stardist, or a file in it, is missing.
@@ -34,7 +34,7 @@ def load_image() -> tuple[np.ndarray, np.ndarray]:
         cv2.imread(str(find_file('stardist', name)), cv2.IMREAD_UNCHANGED)
         for name in ('img2d.tif', 'mask2d.tif')
     )
-    # The range of brightness is that of the training part alone.
+    # The brightness range is taken from the training part only.
     low, high = np.percentile(raw[:, :BORDER], (1, 99.8))
     picture = (raw.astype(np.float32) - low) / (high - low) * 255
     return picture.clip(0, 255).astype(np.uint8), instances
@@ -62,7 +62,7 @@ def _crops(
 def cut(
     picture: np.ndarray, instances: np.ndarray
 ) -> dict[str, Iterator[tuple[np.ndarray, list[tuple[int, np.ndarray]]]]]:
-    """Crops of both splits, which share no pixel.
+    """Cut crops for both splits, which share no pixel.
 
     Args:
         picture: (H, W).
@@ -95,10 +95,10 @@ def write_nuclei(out: str | Path) -> dict[str, dict[str, int]]:
     """Write the crops as :func:`mmlaplacian.datasets.coco.write_split` does.
 
     Args:
-        out: Folder to write to; made if missing.
+        out: Target folder; created if missing.
 
     Returns:
-        For each split, what ``write_split`` counted.
+        For each split, the counts of ``write_split``.
 
     Raises:
         FileNotFoundError: stardist is missing.

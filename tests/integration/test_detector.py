@@ -9,7 +9,7 @@ from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from mmengine.structures import InstanceData
 
-from mmlaplacian.apis import keep_roi_align_contiguous
+from mmlaplacian.launch.layout import keep_roi_align_contiguous
 
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
 DIGITS = CONFIGS / 'digits'
@@ -30,7 +30,7 @@ def cascade():
     """Cascade Mask R-CNN of the 3x configs, on nano."""
     from mmdet.registry import MODELS
 
-    from mmlaplacian.apis import plain_batch_norm
+    from mmlaplacian.launch.processes import plain_batch_norm
 
     config = Config.fromfile(
         CONFIGS / 'cascade_mask_rcnn/'

@@ -7,7 +7,7 @@ import pytest
 
 from cuda_ops import cuda_build, cuda_launch
 
-TOOL = Path(__file__).parents[2] / 'tools' / 'check_sass.py'
+TOOL = Path(__file__).parents[2] / 'tools/gpu/check_sass.py'
 
 
 @pytest.fixture(scope='module')

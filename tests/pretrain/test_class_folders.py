@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from mmengine.config import Config
 
-from mmlaplacian.apis import check_datasets
+from mmlaplacian.checks.datasets import check_datasets
 from mmlaplacian.errors import InputError
 
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs'

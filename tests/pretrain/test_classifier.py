@@ -8,7 +8,8 @@ from helpers import metadata
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 
-from mmlaplacian.apis import count, load_config, use_scope
+from mmlaplacian.apis import count
+from mmlaplacian.launch.config import load_config, use_scope
 from mmlaplacian.models import ARCHS, LaplacianFormer
 
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs'

@@ -9,7 +9,7 @@ import torch
 from helpers import run_python
 from torch import nn
 
-from mmlaplacian.apis import check_checkpoint
+from mmlaplacian.checks.weights import check_checkpoint
 from mmlaplacian.models import LaplacianFormer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,13 +84,20 @@ def test_missing_imagenet(trained):
 
 
 def test_flops_of_a_classifier(trained):
-    text = run_python(trained[1], ROOT / 'tools/get_flops.py', IMAGENET)
+    text = run_python(
+        trained[1], ROOT / 'tools/analysis_tools/get_flops.py', IMAGENET
+    )
     assert 'ImageClassifier at 224 x 224' in text
     assert '12.06 M' in text and '2.13 G' in text
 
 
 def test_browse_dataset(trained):
-    tool = (ROOT / 'tools/browse_dataset.py', CONFIG, '--number', 3)
+    tool = (
+        ROOT / 'tools/analysis_tools/browse_dataset.py',
+        CONFIG,
+        '--number',
+        3,
+    )
     assert '3 pictures' in run_python(trained[1], *tool)
     pictures = list((trained[1] / 'browse').iterdir())
     assert len(pictures) == 3

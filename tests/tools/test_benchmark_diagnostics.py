@@ -4,7 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-TOOL = Path(__file__).resolve().parents[2] / 'tools/benchmark_diagnostics.py'
+TOOL = (
+    Path(__file__).resolve().parents[2]
+    / 'tools/benchmarks/benchmark_diagnostics.py'
+)
 
 
 def test_a_row_for_each_size(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-TOOLS = Path(__file__).resolve().parents[2] / 'tools'
+TOOLS = Path(__file__).resolve().parents[2] / 'tools/benchmarks'
 
 
 @pytest.fixture

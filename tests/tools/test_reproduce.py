@@ -12,8 +12,8 @@ import yaml
 from mmengine.config import Config, DictAction
 from toy_runs import toy_config, toy_train
 
-from mmlaplacian.apis.experiments import load_experiments
-from mmlaplacian.apis.model_zoo import model_zoo
+from mmlaplacian.experiments.model_zoo import model_zoo
+from mmlaplacian.experiments.table import load_experiments
 from mmlaplacian.models import LaplacianAttention, LaplacianFormer
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-PATH = Path(__file__).resolve().parents[2] / 'tools/setup_env.py'
+PATH = Path(__file__).resolve().parents[2] / 'tools/misc/setup_env.py'
 Usage = namedtuple('Usage', 'total used free')
 
 

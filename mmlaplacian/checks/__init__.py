@@ -1,0 +1,1 @@
+"""Checks of input before a run: datasets, annotation files and weights."""

@@ -1,0 +1,1 @@
+"""Bookkeeping of experiments: table, logs of runs, report and model zoo."""
