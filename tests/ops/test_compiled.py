@@ -5,7 +5,7 @@ import torch
 from helpers import assert_parity
 
 from cuda_ops import COMPILED, laplacian_kernel, reference
-from cuda_ops.compiled import VARIANTS
+from cuda_ops.common.compiled import VARIANTS
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 #: Leading axes, N, M, D: one of everything, tails of tiles, vectors, blocks.
