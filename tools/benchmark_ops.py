@@ -186,12 +186,8 @@ def additions_per_second(count: int = 10**9) -> float | None:
         command = [
             *(os.environ.get('CXX', 'c++'), '-std=c++17', '-O3'),
             *('-shared', '-fPIC', *ADDITIONS_OPTIONS[COMPILED.variant]),
-            *('-I', str(Path(cuda_ops.__file__).parent)),
-            *(
-                str(Path(__file__).with_name('additions.cpp')),
-                '-o',
-                str(library),
-            ),
+            *('-I', str(Path(cuda_ops.__file__).parent), '-o', str(library)),
+            str(Path(__file__).with_name('additions.cpp')),
         ]
         try:
             subprocess.run(command, check=True, capture_output=True, text=True)
