@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 #: Precedes :func:`code_hashes` in the library.
 MARK = b'mmlaplacian-sources:'
 
-# Matches literals, which are kept, and comments and white space.
+# Literals (the group, which is kept), comments and white space.
 _TOKEN = re.compile(
     r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|//[^\n]*|/\*.*?\*/|\s+""",
     re.DOTALL,

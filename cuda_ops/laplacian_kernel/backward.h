@@ -158,10 +158,10 @@ INLINE void compute_weights(const BackwardTask<T>& task, int64_t first,
 // registers. Calls prefetch(i) when i / kTokens of the landmarks are done.
 // kSignByClamp: the weights are divided by kClampLimit.
 template <bool kSignByClamp, int kTokens, int kVectors, typename Real,
-          typename Prefetches>
+          typename PrefetchFn>
 INLINE void gradient_block(
     const GradientRows<Real>& rows, const GradientLandmarks<Real>& landmarks,
-    int64_t column, const Prefetches& prefetch) {
+    int64_t column, const PrefetchFn& prefetch) {
   Vector<Real> token[kTokens][kVectors], sum[kTokens][kVectors] = {};
 #pragma GCC unroll 8
   for (int n = 0; n < kTokens; ++n)
@@ -220,10 +220,10 @@ INLINE void gradient_block(
 
 // Computes both gradients of `count` tokens, a few at a time, and all columns.
 // Calls prefetch(i) once for each token i.
-template <bool kSignByClamp, typename Real, typename Prefetches>
+template <bool kSignByClamp, typename Real, typename PrefetchFn>
 INLINE void gradient_rows(GradientRows<Real> rows,
                           const GradientLandmarks<Real>& landmarks,
-                          int64_t count, const Prefetches& prefetch) {
+                          int64_t count, const PrefetchFn& prefetch) {
   constexpr int kTokens = 4;
   int64_t first = 0;
   auto block = [&](auto tokens) INLINE_LAMBDA {

@@ -178,9 +178,9 @@ INLINE void kernel_block(SummedTile<Real> x, SummedTile<Real> y, int64_t d,
 // Computes the kernel values of m landmarks, in blocks of kRows and then of
 // fewer. Calls prefetch(begin, end) with a range of the m steps before each.
 template <bool kBySums, int kRows, int kVectors, typename Real,
-          typename Prefetches>
+          typename PrefetchFn>
 void kernel_rows(SummedTile<Real> x, SummedTile<Real> y, int64_t m, int64_t d,
-                 Real scale, Real* values, const Prefetches& prefetch) {
+                 Real scale, Real* values, const PrefetchFn& prefetch) {
   if constexpr (kRows > 0) {
     for (; m >= kRows; m -= kRows) {
       prefetch(m - kRows, m);
@@ -196,10 +196,10 @@ void kernel_rows(SummedTile<Real> x, SummedTile<Real> y, int64_t m, int64_t d,
 
 // Computes the values of a tile of tokens and one of m landmarks, by sums for
 // the `summed` tokens that allow it and by differences for the other ones.
-template <int kVectors, typename Real, typename Prefetches>
+template <int kVectors, typename Real, typename PrefetchFn>
 INLINE void kernel_tile(const Workspace<Real>& work, SummedTile<Real> x,
                         SummedTile<Real> y, int64_t m, int64_t d, Real scale,
-                        int summed, const Prefetches& prefetch) {
+                        int summed, const PrefetchFn& prefetch) {
   constexpr int kTokens = kVectors * kLanes<Real>;
   if (summed > 0)
     kernel_rows<true, kBlockRows, kVectors, Real>(
