@@ -1,4 +1,4 @@
-"""The CPU kernels, and configs and tools where mim expects them."""
+"""Build of the CPU library, and of wheels with configs and tools for mim."""
 
 import runpy
 import shutil
@@ -14,7 +14,7 @@ CARRIED = ('configs', 'tools', 'model-index.yml')
 
 
 class BuildWithConfigs(build_py):
-    """Copies :data:`CARRIED` to ``mmlaplacian/.mim/`` of the build."""
+    """Copy :data:`CARRIED` to ``mmlaplacian/.mim/`` of the build."""
 
     def run(self):
         super().run()
@@ -35,48 +35,47 @@ class BuildWithConfigs(build_py):
                 shutil.copy2(source, target)
 
 
+def relative(paths: list[Path]) -> list[str]:
+    """Paths from the root, as setuptools wants them."""
+    return [str(path.relative_to(ROOT)) for path in paths]
+
+
 def cpu_kernels() -> list[Extension]:
-    """The library of the CPU kernels; none where it cannot be built."""
+    """Return the CPU library, or nothing if it cannot be built."""
     torch = find_spec('torch')
     if torch is None or sys.platform == 'win32':
         print(
-            'mmlaplacian: building WITHOUT compiled CPU kernels (this build '
-            'sees no PyTorch, or is on Windows); for a build with them: '
-            'pip install --no-build-isolation .',
+            'mmlaplacian: building WITHOUT compiled CPU kernels, because this '
+            'build does not see PyTorch or runs on Windows. To build them, '
+            'run pip install --no-build-isolation .',
             file=sys.stderr,
         )
         return []
     folder = Path(torch.origin).parent
-    sources = runpy.run_path(str(ROOT / 'cuda_ops' / '_sources.py'))
+    sources = runpy.run_path(str(ROOT / 'cuda_ops/common/sources.py'))
     return [
         Extension(
             'cuda_ops._C',
-            [str(p.relative_to(ROOT)) for p in sources['cpu_sources']()],
-            include_dirs=[str(folder / 'include'), 'cuda_ops/csrc'],
+            relative(sources['cpu_sources']()),
+            include_dirs=[str(folder / 'include'), 'cuda_ops'],
             library_dirs=[str(folder / 'lib')],
             libraries=['torch_cpu'],
             extra_compile_args=[
                 *('-std=c++17', '-O3', '-ffp-contract=fast'),
                 '-fvisibility=hidden',
                 '-g0',
-                # GCC's own headers of intrinsics.
+                # GCC warns about its own headers of intrinsics.
                 '-Wno-maybe-uninitialized',
             ],
             define_macros=[
                 # The stable interface of PyTorch 2.10.
                 ('TORCH_TARGET_VERSION', '0x020a000000000000'),
-                ('MMLAPLACIAN_SOURCES', sources['sources_hash']()),
+                ('MMLAPLACIAN_SOURCES', f'"{sources["code_hashes"]()}"'),
             ],
-            depends=[
-                'setup.py',
-                *(
-                    str(p.relative_to(ROOT))
-                    for p in (ROOT / 'cuda_ops/csrc/cpu').glob('*.h')
-                ),
-            ],
+            depends=['setup.py', *relative(sources['cpu_headers']())],
             language='c++',
             py_limited_api=True,
-            # A failure is a warning, and the reference runs.
+            # Without the library the PyTorch form runs, so only warn.
             optional=True,
         )
     ]

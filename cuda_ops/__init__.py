@@ -2,7 +2,7 @@
 
 from . import cuda_kernels as cuda_kernels
 from ._library import accumulate_dtype
-from .compiled import COMPILED
+from .common.compiled import COMPILED
 from .decompositions import decompositions
 from .kernels import KERNELS, Kernel
 from .laplacian_kernel import laplacian_kernel

@@ -3,7 +3,7 @@
 import torch
 
 from . import cuda_kernels
-from .compiled import COMPILED, HOW_TO_BUILD
+from .common.compiled import COMPILED, HOW_TO_BUILD
 
 
 def main():

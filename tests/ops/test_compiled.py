@@ -1,18 +1,12 @@
 """The compiled CPU kernels against the reference."""
 
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from helpers import assert_parity
 
 from cuda_ops import COMPILED, laplacian_kernel, reference
-from cuda_ops.compiled import VARIANTS, CompiledKernels, find_trouble
+from cuda_ops.common.compiled import VARIANTS
 
-PACKAGE = Path(reference.__file__).parent
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 #: Leading axes, N, M, D: one of everything, tails of tiles, vectors, blocks.
 SIZES = [
@@ -348,64 +342,3 @@ def test_large_results_go_past_the_caches_unchanged(variant):
 def test_an_unknown_variant(variant):
     with pytest.raises(ValueError, match="got 'SSE9'"):
         COMPILED.use_variant('SSE9')
-
-
-def test_libraries_that_are_refused(tmp_path, monkeypatch):
-    library = tmp_path / '_C.so'
-    assert 'not built' in CompiledKernels(tmp_path).trouble
-    library.write_bytes(b'\x7fELF, but of another project')
-    assert 'is not our library' in CompiledKernels(tmp_path).trouble
-    library.write_bytes(b'mmlaplacian-sources:0123456789abcdef')
-    assert 'other sources' in CompiledKernels(tmp_path).trouble
-    monkeypatch.setattr(torch, '__version__', '2.9.1+cpu')
-    assert 'PyTorch 2.10' in find_trouble(library)
-    monkeypatch.undo()
-    library.unlink()
-    library.symlink_to(tmp_path / 'gone')
-    assert 'cannot be read' in CompiledKernels(tmp_path).trouble
-
-
-def package_copy(target):
-    """The package alone, without its library; the folder to import from."""
-    shutil.copytree(
-        PACKAGE,
-        target / 'cuda_ops',
-        ignore=shutil.ignore_patterns('*.so', '__pycache__'),
-    )
-    return target
-
-
-def run_python(cwd, *arguments):
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=cwd, capture_output=True, text=True
-    )
-
-
-def test_a_broken_library_leaves_the_reference(tmp_path):
-    place = package_copy(tmp_path)
-    from cuda_ops._sources import MARK, sources_hash
-
-    # The right mark in a file that no loader takes.
-    (place / 'cuda_ops' / '_C.so').write_bytes(
-        MARK + sources_hash().encode() + b'\0'
-    )
-    result = run_python(
-        place,
-        '-c',
-        'import torch, cuda_ops; print(cuda_ops.__file__);'
-        'print(cuda_ops.laplacian_kernel(torch.ones(1, 2), torch.ones(1, 2)))',
-    )
-    assert result.returncode == 0, result.stderr
-    assert str(place) in result.stdout and 'tensor([[1.]])' in result.stdout
-    assert result.stderr.count('does not load') == 1
-
-
-def test_status_command(tmp_path):
-    here = run_python(tmp_path, '-m', 'cuda_ops')
-    assert here.returncode == 0, here.stderr
-    expected = COMPILED.trouble or f'compiled, {COMPILED.variant}'
-    assert here.stdout.startswith('cpu: ') and expected in here.stdout
-    without = run_python(
-        package_copy(tmp_path), '-W', 'ignore', '-m', 'cuda_ops'
-    )
-    assert 'cpu: plain PyTorch (they were not built' in without.stdout

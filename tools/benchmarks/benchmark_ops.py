@@ -6,7 +6,9 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+import cuda_ops
 from cuda_ops import (
     COMPILED,
     laplacian_kernel,
@@ -34,6 +37,15 @@ BANDWIDTH = 4.0
 ROUNDS = 7
 ROUND_S = 0.05
 OURS = 'ours'
+#: Compiler options for additions.cpp, by variant.
+ADDITIONS_OPTIONS = {
+    'AVX-512': (
+        *('-DVECTOR_BYTES=64', '-mavx512f', '-mavx512bw'),
+        *('-mavx512vl', '-mavx512dq', '-mfma'),
+    ),
+    'AVX2': ('-DVECTOR_BYTES=32', '-mavx2', '-mfma'),
+    'plain': ('-DVECTOR_BYTES=16',),
+}
 BASE = 'cdist'
 
 
@@ -157,7 +169,46 @@ def training_step(function, x, y, grad):
     return step
 
 
-def measure_kernel(shape, device, threads, with_compile) -> dict:
+def additions_per_second(count: int = 10**9) -> float | None:
+    """Rate at which one thread adds floats in registers.
+
+    Args:
+        count: Approximate number of additions to time. Default: 10**9.
+
+    Returns:
+        Additions per second with the instruction set in use, or None if there
+        is no compiled library or no working C++ compiler.
+    """
+    if COMPILED.trouble:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder, 'additions.so')
+        command = [
+            *(os.environ.get('CXX', 'c++'), '-std=c++17', '-O3'),
+            *('-shared', '-fPIC', *ADDITIONS_OPTIONS[COMPILED.variant]),
+            *('-I', str(Path(cuda_ops.__file__).parent), '-o', str(library)),
+            str(Path(__file__).with_name('additions.cpp')),
+        ]
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            reason = getattr(error, 'stderr', None) or error
+            print(
+                'benchmark_ops.py: the share of float adds is left out, '
+                f'because additions.cpp does not compile: {reason}'
+            )
+            return None
+        additions = ctypes.CDLL(str(library)).additions
+    additions.argtypes = [ctypes.c_int64]
+    additions.restype = ctypes.c_double
+    start = time.perf_counter()
+    done = additions(count)
+    return done / (time.perf_counter() - start)
+
+
+def measure_kernel(
+    shape, device, threads, with_compile, adds_per_second
+) -> dict:
     """One shape: forward, forward and backward, memory."""
     batch, n, m, d = shape
     x = torch.randn(batch, n, d, device=device) / 3
@@ -191,8 +242,8 @@ def measure_kernel(shape, device, threads, with_compile) -> dict:
     row['step_s'] = compare(step, device)
     row['output_bytes'] = batch * n * m * 4
     row['gradient_bytes'] = batch * (n + m) * d * 4
-    if device.type == 'cpu' and not COMPILED.trouble:
-        rate = threads * COMPILED.additions_per_second()
+    if adds_per_second is not None:
+        rate = threads * adds_per_second
         row['share'] = 2 * batch * n * m * d / row['forward_s'][OURS] / rate
     return row
 
@@ -326,10 +377,13 @@ def main():
         kernel=[],
         inverse=[],
     )
+    adds_per_second = additions_per_second() if device.type == 'cpu' else None
     for threads in counts:
         torch.set_num_threads(threads)
         for shape in SHAPES:
-            row = measure_kernel(shape, device, threads, not args.no_compile)
+            row = measure_kernel(
+                shape, device, threads, not args.no_compile, adds_per_second
+            )
             results['kernel'].append(row)
             ours = row['forward_s'][OURS]
             print(

@@ -280,7 +280,11 @@ def main():
     )
     args = parser.parse_args()
     environment = Environment(args.venv.absolute())
-    sources = sorted((ROOT / 'cuda_ops' / 'csrc').rglob('*.*'))
+    sources = sorted(
+        path
+        for pattern in ('*.cpp', '*.h')
+        for path in (ROOT / 'cuda_ops').rglob(pattern)
+    )
     recipe = hashlib.sha256(
         b''.join(
             path.read_bytes()

@@ -1,10 +1,32 @@
-// Vectors of one variant: plain, AVX2 or AVX-512.
+// Vectors of the instruction set that foreach_variant.h selects.
 //
-// A variant's .cpp file defines VARIANT (its namespace) and VECTOR_BYTES, and
-// includes this. Only the few operations that a compiler does not find by
-// itself are written as intrinsics; the rest is GCC's and Clang's vector
-// extension, which also compiles on aarch64.
-namespace VARIANT {
+// Most code uses the vector extension of GCC and Clang, which also compiles for
+// aarch64. Intrinsics stand only where the compilers miss an instruction.
+#ifndef MMLAPLACIAN_VECTORS_H
+#define MMLAPLACIAN_VECTORS_H
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <utility>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#undef INLINE
+#define INLINE inline __attribute__((always_inline))
+#undef INLINE_LAMBDA
+#define INLINE_LAMBDA __attribute__((always_inline))
+// Constraint of inline assembly for a vector register.
+#undef VECTOR_REGISTER
+#if defined(__x86_64__)
+#define VECTOR_REGISTER "v"
+#else
+#define VECTOR_REGISTER "w"
+#endif
+
+namespace mmlaplacian::VARIANT {
 
 template <typename Real>
 struct VectorOf;
@@ -36,17 +58,9 @@ using Unsigned = typename VectorOf<Real>::Unsigned;
 template <typename Real>
 constexpr int kLanes = VECTOR_BYTES / sizeof(Real);
 
-#define INLINE inline __attribute__((always_inline))
-#if defined(__x86_64__)
-#define VECTOR_REGISTER "v"
-#else
-#define VECTOR_REGISTER "w"
-#endif
-#define INLINE_LAMBDA __attribute__((always_inline))
-
-constexpr int kBlockRows = BLOCK_ROWS;
-constexpr int kBlockVectors = BLOCK_VECTORS;
-constexpr int kGradientVectors = GRADIENT_VECTORS;
+// Rows of a block whose sums stay in registers: as many as the instruction set
+// has registers for.
+constexpr int kBlockRows = VECTOR_BYTES == 64 ? 7 : VECTOR_BYTES == 32 ? 5 : 4;
 
 template <typename Real, int... kLane>
 INLINE Vector<Real> repeat(Real value, std::integer_sequence<int, kLane...>) {
@@ -68,7 +82,7 @@ INLINE void store(Real* to, Vector<Real> value) {
   *reinterpret_cast<typename VectorOf<Real>::Unaligned*>(to) = value;
 }
 
-// The first `count` of a vector's numbers, then zeros.
+// Loads `count` elements and fills the rest of the vector with zeros.
 template <typename Real>
 INLINE Vector<Real> load_first(const Real* from, int64_t count) {
   alignas(64) Real part[kLanes<Real>] = {};
@@ -83,11 +97,12 @@ INLINE Vector<float> load_first<float>(const float* from, int64_t count) {
 }
 #endif
 
-// splat(*from) as an operand in memory. AVX-512 repeats such a number for free,
-// while an instruction for it takes a cycle from the adders; the compiler would
-// have one for all uses of the number, if it did not believe it changed.
+// splat(*from) as a memory operand, which AVX-512 broadcasts for free. The
+// empty assembly pretends to change *from: otherwise the compiler would share
+// one broadcast instruction between all uses, and it takes a cycle from the
+// adders.
 template <typename Real>
-INLINE Vector<Real> splat_in_place(Real* from) {
+INLINE Vector<Real> splat_memory(Real* from) {
 #if VECTOR_BYTES == 64
   asm("" : "+m"(*from));
 #endif
@@ -100,28 +115,28 @@ INLINE Vector<Real> absolute_difference(Vector<Real> x, Vector<Real> y) {
   return (Vector<Real>)((Bits<Real>)(x - y) & ~VectorOf<Real>::kSign);
 }
 
-// The larger of two numbers; NaN where y is.
+// The larger of two numbers; NaN if y is NaN.
 template <typename Real>
 INLINE Vector<Real> maximum(Vector<Real> x, Vector<Real> y) {
   return x > y ? x : y;
 }
 
-// maximum(x, splat_in_place(y)), of which GCC makes two instructions.
+// maximum(x, splat_memory(y)). GCC needs two instructions for AVX-512's one.
 template <typename Real>
-INLINE Vector<Real> maximum_in_place(Vector<Real> x, Real* y) {
-  return maximum<Real>(x, splat_in_place(y));
+INLINE Vector<Real> maximum_memory(Vector<Real> x, Real* y) {
+  return maximum<Real>(x, splat_memory(y));
 }
 
 #if VECTOR_BYTES == 64
 template <>
-INLINE Vector<float> maximum_in_place<float>(Vector<float> x, float* y) {
+INLINE Vector<float> maximum_memory<float>(Vector<float> x, float* y) {
   Vector<float> larger;
   asm("vmaxps %2%{1to16%}, %1, %0" : "=v"(larger) : "v"(x), "m"(*y));
   return larger;
 }
 #endif
 
-// weight * sign(x - y), with sign(0) = 0 whatever the weight is
+// weight * sign(x - y). A tie gives 0 for any weight, NaN and infinity included.
 template <typename Real>
 INLINE Vector<Real> signed_weight(
     Vector<Real> weight, Vector<Real> x, Vector<Real> y) {
@@ -130,7 +145,7 @@ INLINE Vector<Real> signed_weight(
 }
 
 #if VECTOR_BYTES == 64
-// One instruction less than the compiler finds.
+// The compiler needs one instruction more.
 template <>
 INLINE Vector<float> signed_weight<float>(
     Vector<float> weight, Vector<float> x, Vector<float> y) {
@@ -142,7 +157,7 @@ INLINE Vector<float> signed_weight<float>(
 #endif
 
 #if VECTOR_BYTES == 64
-// x where |x| is less than `limit`, else that with x's sign.
+// x clamped to [-limit, limit].
 constexpr int kSmallerWithFirstSign = 2;
 INLINE Vector<float> clamp(Vector<float> x, float limit) {
   return (Vector<float>)_mm512_range_ps(
@@ -154,11 +169,12 @@ INLINE Vector<double> clamp(Vector<double> x, double limit) {
 }
 #endif
 
-// sum + value. Where multiply-add has units of its own, as on AMD's Zen, those
-// add while the adders subtract; the compiler must not know that one is 1.
+// sum + value, as a multiply-add by 1 if there is one: AMD's Zen processors
+// have separate units for it, which then add while the adders subtract. The
+// empty assembly hides the 1, or the compiler would simplify it to an addition.
 template <typename Real>
 INLINE Vector<Real> accumulate(Vector<Real> sum, Vector<Real> value) {
-#ifdef HAS_FMA
+#if VECTOR_BYTES >= 32
   Vector<Real> one = splat(Real(1));
   asm("" : "+" VECTOR_REGISTER(one));
   return value * one + sum;
@@ -167,18 +183,18 @@ INLINE Vector<Real> accumulate(Vector<Real> sum, Vector<Real> value) {
 #endif
 }
 
-// factor / bandwidth, finite, so that a distance of 0 stays 0.
+// factor / bandwidth, limited to finite numbers so that 0 times it stays 0.
 template <typename Real>
 Real scale_of(double factor, double bandwidth) {
   const double limit = std::numeric_limits<Real>::max();
   return static_cast<Real>(std::clamp(factor / bandwidth, -limit, limit));
 }
 
-// 2^u for u <= 0 within 2 units in the last place; values below the smallest
-// normal number may be 0; NaN stays NaN.
+// 2^u for u <= 0, accurate to 2 units in the last place. Results below the
+// smallest normal number may be 0. NaN stays NaN.
 INLINE Vector<float> exp2_negative(Vector<float> u) {
 #if VECTOR_BYTES == 64
-  // max() returns its second operand where one is NaN.
+  // This instruction returns its second operand if either one is NaN.
   u = (Vector<float>)_mm512_max_ps(_mm512_set1_ps(-200.f), (__m512)u);
   auto n = (Vector<float>)_mm512_roundscale_ps((__m512)u, 0);
   auto f = u - n;
@@ -209,16 +225,15 @@ INLINE Vector<double> exp2_negative(Vector<double> u) {
   return u;
 }
 
-// Transposing a square of kLanes vectors, in place: first within blocks of 128
-// bits, by the unpacking instructions that every processor has, then the
-// blocks among each other.
+// Elements of a 128-bit block. transpose() first transposes within blocks, by
+// the unpack instructions that every processor has, and then the blocks.
 template <typename Real>
 constexpr int kBlock = 16 / sizeof(Real);
 
-// Lane `lane` of a vector that interleaves groups of `size` numbers from the
-// lower (or upper) halves of the blocks of two vectors.
+// Source index of lane `lane` when groups of `size` elements from the lower or
+// upper halves of two vectors' blocks are interleaved.
 template <typename Real>
-constexpr int unpacked(int lane, int size, bool upper) {
+constexpr int unpack_index(int lane, int size, bool upper) {
   const int block = lane / kBlock<Real> * kBlock<Real>;
   const int inside = lane % kBlock<Real>;
   const int group = inside / (2 * size);
@@ -231,12 +246,12 @@ template <typename Real, int kSize, int... kLane>
 INLINE void unpack(Vector<Real>& a, Vector<Real>& b,
                    std::integer_sequence<int, kLane...>) {
   auto lower = __builtin_shufflevector(
-      a, b, unpacked<Real>(kLane, kSize, false)...);
-  b = __builtin_shufflevector(a, b, unpacked<Real>(kLane, kSize, true)...);
+      a, b, unpack_index<Real>(kLane, kSize, false)...);
+  b = __builtin_shufflevector(a, b, unpack_index<Real>(kLane, kSize, true)...);
   a = lower;
 }
 
-// The even and the odd blocks of two vectors.
+// Moves the even blocks of two vectors to a and the odd ones to b.
 template <typename Real, int... kLane>
 INLINE void separate(Vector<Real>& a, Vector<Real>& b,
                      std::integer_sequence<int, kLane...>) {
@@ -248,6 +263,7 @@ INLINE void separate(Vector<Real>& a, Vector<Real>& b,
   a = even;
 }
 
+// Transposes a square of kLanes vectors in place.
 template <typename Real>
 INLINE void transpose(Vector<Real>* square) {
   constexpr int kCount = kLanes<Real>, kWidth = kBlock<Real>;
@@ -281,4 +297,6 @@ INLINE void transpose(Vector<Real>* square) {
   }
 }
 
-}  // namespace VARIANT
+}  // namespace mmlaplacian::VARIANT
+
+#endif

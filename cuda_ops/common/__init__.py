@@ -1,0 +1,1 @@
+"""What all operators share: registration, building, loading, launching."""
