@@ -22,7 +22,7 @@ def run_report(path=''):
 def test_this_environment(openmmlab):
     result = run_report()
     assert result.returncode == 0, result.stderr
-    assert 'mmcv' in result.stdout and 'everything' in result.stdout
+    assert 'mmcv' in result.stdout and 'all packages' in result.stdout
 
 
 def test_two_distributions_own_one_module(tmp_path, openmmlab):

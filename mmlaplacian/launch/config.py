@@ -50,8 +50,8 @@ def load_config(
             ) from error
     if 'model' not in config:
         raise InputError(
-            f'config: {path} has no model. Files in configs/_base_ are parts of '
-            'configs; use a config from another folder'
+            f'config: {path} has no model. Files in configs/_base_ are parts '
+            'of configs; use a config from another folder'
         )
     own = config.get('work_dir') or str(Path('work_dirs', Path(path).stem))
     config.work_dir = work_dir or own

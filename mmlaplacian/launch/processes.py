@@ -46,7 +46,7 @@ def prepare_device(config: Config, launcher: str, amp: bool = False) -> None:
         return
     if launcher != 'pytorch':
         raise InputError(
-            f'--launcher {launcher} needs accelerators, and PyTorch sees none; '
+            f'--launcher {launcher} needs accelerators and PyTorch sees none; '
             'on CPUs use --launcher pytorch under torchrun'
         )
     missing = {'RANK', 'WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT'} - {

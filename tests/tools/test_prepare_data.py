@@ -90,7 +90,7 @@ def test_side_out_of_range(tmp_path):
 def test_missing_package_is_named():
     with pytest.raises(FileNotFoundError, match='pip install --no-deps gone'):
         find_file('gone', 'data.csv')
-    with pytest.raises(FileNotFoundError, match='data.csv comes from the num'):
+    with pytest.raises(FileNotFoundError, match='part of the package num'):
         find_file('numpy', 'data.csv')
 
 

@@ -207,7 +207,7 @@ def additions_per_second(count: int = 10**9) -> float | None:
 
 
 def measure_kernel(
-    shape, device, threads, with_compile, adds_per_second
+    shape, device, threads, with_compile, adds_per_second=None
 ) -> dict:
     """One shape: forward, forward and backward, memory."""
     batch, n, m, d = shape
