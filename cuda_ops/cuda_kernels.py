@@ -19,7 +19,7 @@ status = cuda_runtime.status
 
 
 def laplacian_kernel(x: Tensor, y: Tensor, bandwidth: float, launch) -> Tensor:
-    """K1; arguments as :func:`reference.laplacian_kernel`, and a launcher."""
+    """Launch the forward kernel; arguments of the reference, and a launcher."""
     out = x.new_empty(*x.shape[:-1], y.shape[-2])
     x, y = map(cuda_launch.four_axes, (x, y))
     launch(cuda_launch.laplacian_forward(x, y, out, bandwidth))
@@ -34,7 +34,7 @@ def laplacian_kernel_backward(
     bandwidth: float,
     launch,
 ) -> tuple[Tensor, Tensor]:
-    """K1b: both gradients in one pass, the same bits at every run."""
+    """Launch the backward kernels: both gradients, reproducible to the bit."""
     grad_x, grad_y = x.new_empty(x.shape), y.new_empty(y.shape)
     grad, x, y, kernel = map(cuda_launch.four_axes, (grad, x, y, kernel))
     _, splits = cuda_launch.backward_splits(x, y)
@@ -53,7 +53,7 @@ def laplacian_kernel_backward(
 def newton_schulz_inverse(
     matrix: Tensor, num_iters: int, ridge: float, init: str, launch
 ) -> Tensor:
-    """K2; arguments as :func:`reference.newton_schulz_inverse`."""
+    """Launch the inverse; arguments of the reference, and a launcher."""
     out = matrix.new_empty(matrix.shape)
     plan = cuda_launch.newton_schulz(
         cuda_launch.four_axes(matrix), out, num_iters, ridge, init

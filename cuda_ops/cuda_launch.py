@@ -100,7 +100,7 @@ def four_axes(tensor: Tensor) -> Tensor:
 def laplacian_forward(
     x: Tensor, y: Tensor, out: Tensor, bandwidth: float
 ) -> Launch:
-    """Launch of K1.
+    """Launch of the forward kernel.
 
     Args:
         x: (B, h, N, D), any strides, not empty.
@@ -167,7 +167,7 @@ def laplacian_backward(
     partial: Tensor,
     bandwidth: float,
 ) -> Launch:
-    """Launch of K1b.
+    """Launch of the backward kernel.
 
     Args:
         grad: (B, h, N, M), any strides.
@@ -217,7 +217,7 @@ def laplacian_reduce(partial: Tensor, grad_y: Tensor) -> Launch:
 def newton_schulz(
     matrix: Tensor, out: Tensor, num_iters: int, ridge: float, init: str
 ) -> Launch:
-    """Launch of K2.
+    """Launch of the Newton-Schulz kernel.
 
     Args:
         matrix: (B, h, M, M), any strides, M at most 128.

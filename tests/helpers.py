@@ -35,7 +35,7 @@ def laplacian_broadcast(x, y, bandwidth=4.0):
 
 
 def dense_z(g, centering='both'):
-    """Z of design section 3 from the N x N matrix G, by loops over keys."""
+    """Whitened matrix Z from the N x N matrix G, by loops over the keys."""
     n = g.shape[-1]
     scale = g.abs().amax((-2, -1), keepdim=True)
     g = g / scale

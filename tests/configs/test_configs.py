@@ -204,7 +204,7 @@ def test_ade20k_schedule(task, iterations, batch):
 
 @pytest.mark.parametrize('size', SIZES)
 def test_imagenet_recipe(size):
-    """The values of design section 6, which are the family's and DeiT's."""
+    """Hyperparameters of the PVT and SOFT family and of DeiT."""
     name = CLASSIFIERS.format(f'laplacianformer-{size}')
     config = Config.fromfile(CONFIGS / 'imagenet' / name)
     optimizer = dict(type='AdamW', lr=1e-3, weight_decay=0.05)
