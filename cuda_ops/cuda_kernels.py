@@ -19,7 +19,7 @@ status = cuda_runtime.status
 
 
 def laplacian_kernel(x: Tensor, y: Tensor, bandwidth: float, launch) -> Tensor:
-    """Launch the forward kernel; arguments of the reference, and a launcher."""
+    """Launch the forward kernel; reference arguments and a launcher."""
     out = x.new_empty(*x.shape[:-1], y.shape[-2])
     x, y = map(cuda_launch.four_axes, (x, y))
     launch(cuda_launch.laplacian_forward(x, y, out, bandwidth))

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import cv2
-import mmcv
 import numpy as np
 
 from ..datasets import IMAGE_SUFFIXES
@@ -36,6 +35,9 @@ def check_labels(
         InputError: There is no map, a map cannot be decoded, or it holds a
             label outside the classes.
     """
+    # Preparing data works without mmcv.
+    import mmcv
+
     maps = sorted(folder.rglob(f'*{suffix}'))
     if not maps:
         raise InputError(
