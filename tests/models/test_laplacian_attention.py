@@ -385,6 +385,10 @@ def test_parameter_names_of_published_checkpoints():
     assert shapes(share_qk=True)['qkv.weight'] == (24, 12)
     assert shapes(type='RalaAttention')['qkv.weight'] == (48, 12)
     added = shapes(landmark_pool='dwconv').items() - default.items()
+    assert [*shapes(landmark_pool='dwconv')][::2] == [
+        *('qkv.weight', 'local_conv.weight'),
+        *('landmark_conv.weight', 'proj.weight'),
+    ]
     assert dict(added) == {
         'landmark_conv.weight': (12, 1, 3, 3),
         'landmark_conv.bias': (12,),

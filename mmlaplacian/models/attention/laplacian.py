@@ -135,6 +135,9 @@ class LaplacianAttention(Attention):
         self.solver_cfg = dict(solver=solver, num_iters=num_iters, ridge=ridge)
         uses_conv = approximation == 'nystrom' and landmark_pool == 'dwconv'
         self.landmark_conv = depthwise_conv(dim, 3) if uses_conv else None
+        # Saved optimizers know parameters by position: `proj` comes last, as
+        # in earlier checkpoints.
+        self.proj = self._modules.pop('proj')
 
     def mix(
         self, q: Tensor, k: Tensor, v: Tensor, hw: tuple[int, int]
