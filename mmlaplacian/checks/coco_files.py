@@ -2,14 +2,13 @@
 
 import json
 import mmap
-import os
 import re
 from collections import Counter
 from json import JSONDecodeError, JSONDecoder
 from pathlib import Path
 
 from ..errors import InputError
-from .images import check_images, list_files
+from .images import check_images, find_images, loads_with_opencv
 
 #: Largest file in bytes that is parsed completely. Parsing COCO's own files
 #: takes seconds, so only the categories of larger files are read.
@@ -121,7 +120,7 @@ def check_coco(
     content = json.loads(path.read_bytes())
     if images is not None:
         names = [image['file_name'] for image in content['images']]
-        check_images(key, images, names)
+        check_images(key, images, names, loads_with_opencv(dataset))
     wanted = {c['id'] for c in categories if c['name'] in classes}
     # The conditions are those of mmdet's own filter.
     kept = [
@@ -213,7 +212,7 @@ def describe_coco(root: Path, path: Path) -> tuple[list[str], list[str]]:
             f'  {masks} objects have masks: boxes only, such as RetinaNet'
         )
     images = [image['file_name'] for image in coco['images']]
-    folder, present = _find_images(root, images)
+    folder, present = find_images(root, images)
     if present:
         found.append(f'  images in {folder}')
     if missing := [name for name in images if name not in present]:
@@ -222,16 +221,3 @@ def describe_coco(root: Path, path: Path) -> tuple[list[str], list[str]]:
             f'{folder}, such as {missing[0]}'
         )
     return found, problems
-
-
-def _find_images(root: Path, names: list[str]) -> tuple[Path, dict[str, int]]:
-    """Find the folder below ``root`` that holds most of the images."""
-    parents = {os.path.dirname(name) for name in names}
-    best, present = root, list_files(root, names)
-    for folder in sorted(path for path in root.rglob('*') if path.is_dir()):
-        if not any((folder / parent).is_dir() for parent in parents):
-            continue
-        found = list_files(folder, names)
-        if len(found) > len(present):
-            best, present = folder, found
-    return best, present

@@ -10,7 +10,7 @@ from mmengine.registry import DATASETS
 from ..errors import InputError
 from ..launch.config import scope_of
 from .coco_files import check_coco, quote_names
-from .images import check_images
+from .images import check_images, loads_with_opencv
 from .label_maps import check_labels
 from .models import check_num_classes
 
@@ -128,7 +128,7 @@ def _check_segmentation(
                 f'{key}: expected images *{suffix} in {folder.absolute()}, '
                 'found none; set data_prefix.img_path and img_suffix'
             )
-        check_images(key, folder, names)
+        check_images(key, folder, names, loads_with_opencv(dataset))
     if classes != list(kind.METAINFO.get('classes') or classes):
         # mmseg maps the labels of omitted classes to "ignored".
         return

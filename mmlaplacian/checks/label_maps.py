@@ -9,8 +9,8 @@ from ..datasets import IMAGE_SUFFIXES
 from ..errors import InputError
 from .coco_files import quote_names
 
-#: Label maps that are read, evenly spread over a dataset.
-MAX_MAPS = 200
+#: Label maps that are read at least, evenly spread over a dataset.
+MIN_MAPS = 200
 
 
 def check_labels(
@@ -21,7 +21,9 @@ def check_labels(
     ignore_index: int,
     reduce_zero_label: bool,
 ) -> None:
-    """Raise unless the labels of up to :data:`MAX_MAPS` maps are classes.
+    """Raise unless the labels in a sample of the label maps are classes.
+
+    The sample has at least :data:`MIN_MAPS` maps if there are that many.
 
     Args:
         key: Config key of the dataset, for messages.
@@ -45,7 +47,7 @@ def check_labels(
             'found none; set data_prefix.seg_map_path and seg_map_suffix'
         )
     largest = len(classes) if reduce_zero_label else len(classes) - 1
-    for path in maps[:: max(len(maps) // MAX_MAPS, 1)]:
+    for path in maps[:: max(len(maps) // MIN_MAPS, 1)]:
         try:
             # Pillow keeps the class numbers of palette images, as in mmseg.
             label_map = mmcv.imfrombytes(

@@ -7,13 +7,13 @@ from .coco_files import quote_names
 
 #: Config keys of parts whose num_classes must be that of the data.
 HEADS = ('bbox_head', 'mask_head', 'decode_head', 'head', 'data_preprocessor')
-#: Segmentation heads that pool a map to 1 x 1 before a normalisation.
-POOLING_HEADS = (
-    'UPerHead',
-    'PSPHead',
-    'ASPPHead',
-    'DepthwiseSeparableASPPHead',
-)
+#: Segmentation heads that normalise after pooling a map to these side lengths.
+POOLING_HEADS = {
+    'UPerHead': (1, 2, 3, 6),
+    'PSPHead': (1, 2, 3, 6),
+    'ASPPHead': (1,),
+    'DepthwiseSeparableASPPHead': (1,),
+}
 
 
 def check_num_classes(model: dict, classes: list[str], key: str) -> None:
@@ -53,13 +53,14 @@ def check_batch_norm(config: Config) -> None:
         InputError: A head pools to 1 x 1 and normalises over a batch of one
             image in each process.
     """
-    if config.train_dataloader.get('batch_size') != 1:
+    if (config.get('train_dataloader') or {}).get('batch_size') != 1:
         return
     for name in ('decode_head', 'auxiliary_head'):
         heads = config.model.get(name) or []
         for head in heads if isinstance(heads, list) else [heads]:
             norm = (head.get('norm_cfg') or {}).get('type')
-            if head.get('type') in POOLING_HEADS and norm == 'BN':
+            sides = POOLING_HEADS.get(head.get('type'), ())
+            if 1 in head.get('pool_scales', sides) and sides and norm == 'BN':
                 raise InputError(
                     f'{name}: batch normalisation after pooling to 1 x 1 '
                     'needs more than one image in a step, but '

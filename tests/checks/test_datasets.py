@@ -330,6 +330,40 @@ def test_broken_image_of_a_label_map_dataset(segmentation, tmp_path):
         check_datasets(segmentation, 'train')
 
 
+def test_unusual_spellings_of_image_names(config, tmp_path):
+    annotate_images(config, tmp_path, './a.png', 'sub//b.png')
+    check_datasets(config, 'train')
+
+
+def test_images_that_another_library_decodes(config, tmp_path):
+    annotate_images(config, tmp_path, 'a.png', 'sub/b.png')
+    (tmp_path / 'sub/b.png').write_bytes(b'a format that OpenCV cannot read')
+    pipeline = config.train_dataloader.dataset.pipeline
+    pipeline[0].imdecode_backend = 'pillow'
+    check_datasets(config, 'train')
+    (tmp_path / 'sub/b.png').write_bytes(b'')
+    with pytest.raises(InputError, match=r'sub/b\.png is empty'):
+        check_datasets(config, 'train')
+
+
+def test_link_to_a_missing_image(config, tmp_path):
+    annotate_images(config, tmp_path, 'a.png', 'sub/c.png')
+    (tmp_path / 'sub/c.png').symlink_to(tmp_path / 'gone.png')
+    with pytest.raises(InputError, match=r'such as sub/c\.png'):
+        check_datasets(config, 'train')
+
+
+def test_batch_norm_without_pooling_to_one_value():
+    head = dict(type='PSPHead', norm_cfg=dict(type='BN'), pool_scales=(2, 3))
+    config = Config(dict(model=dict(decode_head=head)))
+    check_batch_norm(config)
+    config.train_dataloader = dict(batch_size=1)
+    check_batch_norm(config)
+    config.model.decode_head.pool_scales = (1, 2)
+    with pytest.raises(InputError, match='batch norm'):
+        check_batch_norm(config)
+
+
 @pytest.mark.parametrize('name', ['decode_head', 'auxiliary_head'])
 def test_batch_norm_over_one_image(name):
     head = dict(type='UPerHead', norm_cfg=dict(type='BN'))

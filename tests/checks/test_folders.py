@@ -78,6 +78,26 @@ def test_own_coco(tmp_path):
     assert code == 0 and 'complete' in text and 'images in' in text
 
 
+def test_images_in_linked_and_nested_folders(tmp_path):
+    elsewhere = tmp_path / 'elsewhere'
+    (elsewhere / 'deep/x').mkdir(parents=True)
+    for name in ('x/a.jpg', 'b.jpg'):
+        (elsewhere / 'deep' / name).touch()
+    (elsewhere / 'loop').symlink_to(elsewhere)
+    root = tmp_path / 'root'
+    coco(root / 'train.json', images=('x/a.jpg', './b.jpg'))
+    (root / 'linked').symlink_to(elsewhere)
+    found, problems = folders.check_own(root)
+    assert f'  images in {root}/linked/deep' in found and not problems
+    coco(root / 'train.json', images=('x/a.jpg', 'c.jpg'))
+    (elsewhere / 'deep/c.jpg').symlink_to('gone.jpg')
+    _, problems = folders.check_own(root)
+    assert problems == [
+        f'{root}/train.json: 1 of 2 images are not in {root}/linked/deep, '
+        'such as c.jpg'
+    ]
+
+
 def test_own_coco_with_wrong_categories(tmp_path):
     coco(tmp_path / 'all.json', images=())
     content = json.loads((tmp_path / 'all.json').read_text())
