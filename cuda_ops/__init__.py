@@ -1,9 +1,11 @@
-"""Operators of the Laplacian attention, on torch alone."""
+"""Operators of the Laplacian attention, which need PyTorch only.
 
-from . import cuda_kernels as cuda_kernels
-from ._library import accumulate_dtype
+Each operator has a folder; ``common`` holds what the operators share.
+"""
+
 from .common.compiled import COMPILED
-from .decompositions import decompositions
+from .common.dispatch import fallback_reason
+from .common.library import accumulate_dtype, decompositions
 from .kernels import KERNELS, Kernel
 from .laplacian_kernel import laplacian_kernel
 from .newton_schulz import RIDGE, newton_schulz_inverse
@@ -17,6 +19,7 @@ __all__ = [
     'Kernel',
     'accumulate_dtype',
     'decompositions',
+    'fallback_reason',
     'laplacian_kernel',
     'newton_schulz_inverse',
 ]

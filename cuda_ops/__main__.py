@@ -1,8 +1,8 @@
-"""Say which path the operators take on each device, and why."""
+"""Print which implementation of the operators each device uses, and why."""
 
 import torch
 
-from . import cuda_kernels
+from .common import launcher
 from .common.compiled import COMPILED, HOW_TO_BUILD
 
 
@@ -15,7 +15,7 @@ def main():
         print('cuda: PyTorch sees no GPU')
     for index in range(torch.cuda.device_count()):
         name = torch.cuda.get_device_name(index)
-        print(f'cuda:{index} ({name}): {cuda_kernels.status(index)}')
+        print(f'cuda:{index} ({name}): {launcher.status(index)}')
 
 
 if __name__ == '__main__':

@@ -55,12 +55,12 @@ def device(request):
 @pytest.fixture
 def gpu(request):
     """A GPU on which the operators run their kernels, or a skip."""
-    from cuda_ops import cuda_runtime
+    from cuda_ops.common import launcher
 
     status = 'PyTorch sees no GPU'
     if torch.cuda.is_available():
-        status = cuda_runtime.status(0)
-    if status != cuda_runtime.IN_USE:
+        status = launcher.status(0)
+    if status != launcher.IN_USE:
         if request.config.getoption('--require-cuda'):
             pytest.fail(f'--require-cuda: {status}')
         pytest.skip(status)

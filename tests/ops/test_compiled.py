@@ -4,8 +4,9 @@ import pytest
 import torch
 from helpers import assert_parity
 
-from cuda_ops import COMPILED, laplacian_kernel, reference
+from cuda_ops import COMPILED, laplacian_kernel
 from cuda_ops.common.compiled import VARIANTS
+from cuda_ops.laplacian_kernel import reference
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 #: Leading axes, N, M, D: one of everything, tails of tiles, vectors, blocks.

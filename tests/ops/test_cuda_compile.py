@@ -1,11 +1,18 @@
-"""nvcc compiles the kernels, and their inner loops are lean."""
+"""Machine code of the CUDA kernels: instructions and parameter layout."""
 
 import importlib.util
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
+import torch
+from simt.emulator import pack
 
-from cuda_ops import cuda_build, cuda_launch
+from cuda_ops.common import nvcc as build
+from cuda_ops.common.launcher import kernel_names
+from cuda_ops.laplacian_kernel import cuda as laplacian
+from cuda_ops.newton_schulz import cuda as solver
 
 TOOL = Path(__file__).parents[2] / 'tools/gpu/check_sass.py'
 
@@ -13,8 +20,8 @@ TOOL = Path(__file__).parents[2] / 'tools/gpu/check_sass.py'
 @pytest.fixture(scope='module')
 def nvcc():
     try:
-        return cuda_build.nvcc()
-    except cuda_build.BuildError as error:
+        return build.nvcc()
+    except build.BuildError as error:
         pytest.skip(str(error))
 
 
@@ -30,14 +37,65 @@ def check_sass(nvcc):
 
 def test_fatbins_for_every_architecture(nvcc, monkeypatch, tmp_path):
     monkeypatch.setattr(
-        cuda_build, 'fatbin', lambda source: tmp_path / f'{source}.fatbin'
+        build.CudaSource,
+        'fatbin',
+        lambda source: tmp_path / f'{source.path.stem}.fatbin',
     )
-    cuda_build.build_fatbins()
-    for source in cuda_launch.SOURCES:
-        code = cuda_build.load(source, '90')
-        for name in cuda_launch.kernel_names(source):
-            assert code.count(name.encode()) >= len(cuda_build.ARCHITECTURES)
+    build.build_fatbins()
+    for source in build.SOURCES:
+        code = build.load(source, '90')
+        for name in kernel_names(source.kernels):
+            assert code.count(name.encode()) >= len(build.ARCHITECTURES)
         assert {path.suffix for path in tmp_path.iterdir()} == {'.fatbin'}
+
+
+def parameter_layout(disassembly, kernel):
+    """Offsets and sizes of a kernel's parameters, as nvcc compiled them."""
+    section = re.search(
+        rf'\.section\s+\.nv\.info\.{kernel},.*?(?=\.section\s|\Z)',
+        disassembly,
+        re.DOTALL,
+    )[0]
+    found = re.findall(
+        r'EIATTR_KPARAM_INFO\n.*?\.word\s+\w+\s.*?\.short\s+(\w+)\s'
+        r'.*?\.short\s+(\w+)\s.*?\.byte\s+(\w+), (\w+), (\w+), (\w+)',
+        section,
+        re.DOTALL,
+    )
+    layout = {}
+    for ordinal, offset, *size in found:
+        # The upper 14 bits of the last word count bytes.
+        word = int.from_bytes(bytes(int(b, 16) for b in size), 'little')
+        layout[int(ordinal, 16)] = int(offset, 16), word >> 18
+    return [layout[i] for i in range(len(layout))]
+
+
+def test_pycuda_packs_parameters_as_nvcc_lays_them_out(check_sass, tmp_path):
+    x, k = torch.ones(1, 1, 3, 3), torch.ones(1, 1, 3, 3)
+    launches = {
+        laplacian.SOURCE: [
+            laplacian.launch_forward(x, x, k, 4.0),
+            laplacian.launch_backward(k, x, x, k, x, x, 4.0),
+            laplacian.launch_reduce(x, x),
+        ],
+        solver.SOURCE: [solver.launch_inverse(k, k, 9, 0.01, 'identity')],
+    }
+    assert list(launches) == build.SOURCES
+    for source, of_source in launches.items():
+        cubin = tmp_path / source.path.stem
+        build.compile_source(source, cubin, '-cubin', '-arch=sm_80')
+        disassembly = subprocess.run(
+            [check_sass.nvdisasm(), cubin],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for launch in of_source:
+            packed = []
+            for i, argument in enumerate(launch.arguments):
+                end = len(pack(launch.arguments[: i + 1]))
+                packed.append((end - argument.nbytes, argument.nbytes))
+            assert packed == parameter_layout(disassembly, launch.kernel)
 
 
 @pytest.mark.parametrize('arch', ['80', '90'])

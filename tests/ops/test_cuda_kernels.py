@@ -1,7 +1,7 @@
 """The CUDA kernels against the reference, emulated and on a GPU.
 
-Emulated: the same source files, compiled by g++ with ``simt/simt.h``, launched
-with the same parameter bytes.
+g++ compiles the same source files with ``simt/simt.h``, and the emulation gets
+the same parameter bytes as a GPU.
 """
 
 import os
@@ -15,11 +15,9 @@ import torch
 from helpers import assert_parity, laplacian_broadcast
 from simt.emulator import Emulator
 
-from cuda_ops import (
-    cuda_kernels,
-    cuda_launch,
-    reference,
-)
+from cuda_ops.common.dispatch import cuda_operators
+from cuda_ops.laplacian_kernel import cuda, reference
+from cuda_ops.newton_schulz import reference as inverse_reference
 
 SIMT = Path(__file__).parent / 'simt'
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -62,10 +60,10 @@ class Place:
 def place(request):
     if request.param == 'emulated':
         emulator = request.getfixturevalue('emulator')
-        functions = cuda_kernels.operators(lambda index: emulator)
+        functions = cuda_operators(lambda index: emulator)
         yield Place('cpu', functions, emulator)
         emulator.backwards = False
-        emulator.most_shared = 227 * 1024
+        emulator.max_shared = 227 * 1024
         return
     gpu = request.getfixturevalue('gpu')
     names = ('laplacian_kernel', 'laplacian_kernel_backward')
@@ -125,7 +123,7 @@ def test_bandwidths(place, bandwidth):
 @pytest.mark.parametrize('m', [7, 49, 64])
 def test_many_tokens_for_a_block(place, m, monkeypatch):
     # As in a large batch: 256 tokens for each block, or what fits.
-    monkeypatch.setattr(cuda_launch, 'FEW_BLOCKS', 0)
+    monkeypatch.setattr(cuda, 'FEW_BLOCKS', 0)
     check_kernel(place, *sample(place, ((2,), 333, m, 40), torch.float32))
 
 
@@ -257,8 +255,10 @@ def check_inverse(place, matrix, num_iters, ridge=0.01, init='identity'):
     arguments = (num_iters, ridge, init)
     fast = place.newton_schulz_inverse(matrix, *arguments)
     assert fast.dtype == matrix.dtype and fast.is_contiguous()
-    plain = reference.newton_schulz_inverse(matrix, *arguments)
-    exact = reference.newton_schulz_inverse(matrix.double(), *arguments)
+    plain = inverse_reference.newton_schulz_inverse(matrix, *arguments)
+    exact = inverse_reference.newton_schulz_inverse(
+        matrix.double(), *arguments
+    )
     assert_parity(fast, plain, exact)
     return fast
 
@@ -305,7 +305,7 @@ def test_ridge_and_iterations(place):
 
 
 def test_converged_matrices_stop(emulator):
-    place = Place('cpu', cuda_kernels.operators(lambda index: emulator))
+    place = Place('cpu', cuda_operators(lambda index: emulator))
     matrix = landmark_matrix(place, 5, 1, batch=(1,))
     results, barriers = [], []
     for num_iters in (3, 20, 1000):
@@ -347,13 +347,14 @@ def test_the_same_bits_of_an_inverse(place, size):
 
 def launches_of(emulator, name, arguments):
     emulator.launches.clear()
-    result = cuda_kernels.operators(lambda index: emulator)[name](*arguments)
-    expected = getattr(reference, name)(*arguments)
+    result = cuda_operators(lambda index: emulator)[name](*arguments)
+    module = inverse_reference if 'newton' in name else reference
+    expected = getattr(module, name)(*arguments)
     torch.testing.assert_close(result, expected)
     return len(emulator.launches)
 
 
-def test_what_goes_to_the_reference(emulator):
+def test_fallbacks(emulator):
     x, y = torch.randn(2, 20, 4), torch.randn(2, 5, 4)
     matrix = torch.eye(128)
     sizes = [
@@ -375,12 +376,12 @@ def test_what_goes_to_the_reference(emulator):
             launches_of(emulator, 'laplacian_kernel_backward', arguments)
             == count
         )
-    emulator.most_shared = 99 * 1024
+    emulator.max_shared = 99 * 1024
     arguments = (matrix, 9, 0.01, 'identity')
     assert launches_of(emulator, 'newton_schulz_inverse', arguments) == 0
     arguments = (torch.eye(108), 9, 0.01, 'identity')
     assert launches_of(emulator, 'newton_schulz_inverse', arguments) == 1
-    emulator.most_shared = 227 * 1024
+    emulator.max_shared = 227 * 1024
 
 
 def test_nothing_beyond_the_tensors_is_touched(emulator):
@@ -397,11 +398,11 @@ def test_nothing_beyond_the_tensors_is_touched(emulator):
 
 def test_emulator_finds_faults(emulator):
     x, y = torch.randn(1, 1, 20, 4), torch.randn(1, 1, 5, 4)
-    out = torch.empty(20, 5)
-    launch = cuda_launch.laplacian_forward(x, y, out, 4.0)
+    out = torch.empty(1, 1, 20, 5)
+    launch = cuda.launch_forward(x, y, out, 4.0)
     emulator(launch)
     for change in (
-        dict(arguments=launch.arguments + bytes(8)),
+        dict(arguments=launch.arguments[:-1]),
         dict(block=2048),
         dict(shared=launch.shared // 2),
     ):

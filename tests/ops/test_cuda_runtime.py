@@ -1,11 +1,11 @@
-"""Launches through pycuda: protocol, fallbacks and cache, without a GPU.
+"""Launches through pycuda.
 
-``FakeDriver`` stands for ``pycuda.driver`` and records what is asked of it;
-the tests with the fixture ``gpu`` need the real one.
+``FakeDriver`` replaces ``pycuda.driver`` and records the calls. Its functions
+accept what the documentation of ``pycuda.driver.Function`` allows.
 """
 
-import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -13,20 +13,19 @@ import types
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from simt.emulator import pack
 
-from cuda_ops import (
-    cuda_build,
-    cuda_kernels,
-    cuda_launch,
-    cuda_runtime,
-    laplacian_kernel,
-    newton_schulz_inverse,
-    reference,
+from cuda_ops import COMPILED, fallback_reason
+from cuda_ops.common import dispatch, launcher, nvcc
+from cuda_ops.laplacian_kernel import reference
+
+LAUNCH = launcher.make_launch(
+    *('newton_schulz', torch.float32, 5, 64, 1024),
+    *(torch.ones(1, 1, 2, 2), 3, 0.5),
 )
-
-LAUNCH = cuda_launch.Launch('newton_schulz_float32', 5, 64, 4096, b'parameter')
 
 
 class FakeFunction:
@@ -36,8 +35,21 @@ class FakeFunction:
     def set_attribute(self, attribute, value):
         self.driver.record('attribute', self.name, attribute, value)
 
-    def _launch_kernel(self, grid, block, arguments, shared, stream):
-        self.driver.record('launch', self.name, grid, block, shared, stream)
+    def __call__(
+        self,
+        *arguments,
+        block,
+        grid=(1, 1),
+        stream=None,
+        shared=0,
+        texrefs=(),
+        time_kernel=False,
+    ):
+        assert all(isinstance(a, np.number | np.void) for a in arguments)
+        packed = pack(arguments)
+        self.driver.record(
+            'launch', self.name, grid, block, shared, stream, packed
+        )
         self.driver.fail('launch')
 
 
@@ -122,9 +134,11 @@ def driver(monkeypatch):
     package.__spec__ = types.SimpleNamespace()
     monkeypatch.setitem(sys.modules, 'pycuda', package)
     monkeypatch.setitem(sys.modules, 'pycuda.driver', driver)
-    monkeypatch.setattr(cuda_runtime, '_launchers', {})
-    monkeypatch.setattr(cuda_runtime, '_reasons', {})
-    monkeypatch.setattr(cuda_runtime, 'load', lambda *names: names)
+    monkeypatch.setattr(launcher, '_launchers', {})
+    monkeypatch.setattr(launcher, '_reasons', {})
+    monkeypatch.setattr(
+        launcher, 'load', lambda source, arch: (source.path.stem, arch)
+    )
     for name, value in dict(
         init=lambda: None,
         is_available=lambda: True,
@@ -137,32 +151,33 @@ def driver(monkeypatch):
 
 
 def test_every_kernel_is_loaded_with_all_shared_memory(driver):
-    launch = cuda_runtime.launcher(3)
-    assert launch.most_shared == 99_000
-    assert cuda_runtime.status(3) == cuda_runtime.IN_USE
+    launch = launcher.find_launcher(3)
+    assert launch.max_shared == 99_000
+    assert launcher.status(3) == launcher.IN_USE
     assert driver.calls[0] == ('device', 3)
     loaded = [call[1] for call in driver.calls if call[0] == 'load']
     assert loaded == [('laplacian_kernel', '90'), ('newton_schulz', '90')]
     names = [call[1:] for call in driver.calls if call[0] == 'attribute']
     assert names == [
         (name, 'dynamic', 99_000)
-        for source in cuda_launch.SOURCES
-        for name in cuda_launch.kernel_names(source)
+        for source in nvcc.SOURCES
+        for name in launcher.kernel_names(source.kernels)
     ]
 
 
 def test_stream_0_is_used_directly(driver):
-    launch = cuda_runtime.launcher(0)
+    launch = launcher.find_launcher(0)
     driver.calls.clear()
     launch(LAUNCH)
+    packed = pack(LAUNCH.arguments)
     assert driver.calls == [
-        ('launch', LAUNCH.kernel, (5, 1), (64, 1, 1), 4096, None)
+        ('launch', LAUNCH.kernel, (5, 1), (64, 1, 1), 4096, None, packed)
     ]
     assert driver.stack == 0
 
 
 def test_another_stream_waits_and_is_waited_for(driver, monkeypatch):
-    launch = cuda_runtime.launcher(0)
+    launch = launcher.find_launcher(0)
     # Read again at every launch: the caller may change it.
     monkeypatch.setattr(
         torch.cuda, 'current_stream', lambda index: FakeStream(driver, 5)
@@ -174,11 +189,11 @@ def test_another_stream_waits_and_is_waited_for(driver, monkeypatch):
         ('launch', LAUNCH.kernel, (5, 1)),
         ('wait', 5, 77),
     ]
-    assert isinstance(driver.calls[1][-1], driver.Stream)
+    assert isinstance(driver.calls[1][5], driver.Stream)
 
 
 def test_a_refused_launch_raises_and_leaves_no_context(driver):
-    launch = cuda_runtime.launcher(0)
+    launch = launcher.find_launcher(0)
     driver.fails = 'launch'
     with pytest.raises(RuntimeError, match='newton_schulz_float32: grid 5.*'):
         launch(LAUNCH)
@@ -191,7 +206,9 @@ def test_a_refused_launch_raises_and_leaves_no_context(driver):
 def test_a_driver_that_fails_warns_once(driver, failure):
     driver.fails = failure
     x, y = torch.randn(2, 9, 5), torch.randn(2, 4, 5)
-    operators = cuda_kernels.operators(lambda index: cuda_runtime.launcher(0))
+    operators = dispatch.cuda_operators(
+        lambda index: launcher.find_launcher(0)
+    )
     run = operators['laplacian_kernel']
     with pytest.warns(UserWarning, match=f'cuda:0: OSError: {failure} failed'):
         result = run(x, y, 4.0)
@@ -201,35 +218,35 @@ def test_a_driver_that_fails_warns_once(driver, failure):
         warnings.simplefilter('error')
         run(x, y, 4.0)
     reason = f'OSError: {failure} failed'
-    assert cuda_runtime.status(0) == f'plain PyTorch ({reason})'
+    assert launcher.status(0) == f'plain PyTorch ({reason})'
     # Another device may be able to do it.
     driver.fails = None
-    assert cuda_runtime.status(1) == cuda_runtime.IN_USE
+    assert launcher.status(1) == launcher.IN_USE
 
 
 def test_without_nvcc_the_reason_says_what_to_do(
     driver, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(cuda_runtime, 'load', cuda_build.load)
-    monkeypatch.setattr(cuda_build, 'DEFAULT_CUDA_FOLDER', str(tmp_path))
-    monkeypatch.setattr(cuda_build, 'fatbin', lambda source: tmp_path / source)
-    for name in cuda_build.CUDA_FOLDERS:
+    monkeypatch.setattr(launcher, 'load', nvcc.load)
+    monkeypatch.setattr(nvcc, 'DEFAULT_CUDA_FOLDER', str(tmp_path))
+    monkeypatch.setattr(nvcc.CudaSource, 'fatbin', lambda self: tmp_path / '-')
+    for name in nvcc.CUDA_FOLDERS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv('PATH', str(tmp_path))
     with pytest.warns(UserWarning, match='nvcc.*make kernels'):
-        assert cuda_runtime.launcher(0) is None
-    assert 'nvcc' in cuda_runtime.status(0)
+        assert launcher.find_launcher(0) is None
+    assert 'nvcc' in launcher.status(0)
 
 
 def test_threads_load_once(driver):
     barrier = threading.Barrier(8)
     found = []
 
-    def ask():
+    def find():
         barrier.wait()
-        found.append(cuda_runtime.launcher(0))
+        found.append(launcher.find_launcher(0))
 
-    threads = [threading.Thread(target=ask) for _ in range(8)]
+    threads = [threading.Thread(target=find) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -243,15 +260,15 @@ def test_nothing_is_loaded_while_a_graph_is_captured(driver, monkeypatch):
         torch.cuda, 'is_current_stream_capturing', lambda: True
     )
     with pytest.raises(RuntimeError, match='once before capturing'):
-        cuda_runtime.launcher(0)
+        launcher.find_launcher(0)
     monkeypatch.setattr(
         torch.cuda, 'is_current_stream_capturing', lambda: False
     )
-    assert cuda_runtime.launcher(0) is not None
+    assert launcher.find_launcher(0) is not None
 
 
 def registered(tmp_path, installed):
-    """Whether CUDA kernels are registered in a new process."""
+    """Output of a new process on which CUDA kernels are registered."""
     if installed:
         package = tmp_path / 'pycuda'
         package.mkdir()
@@ -270,7 +287,8 @@ def registered(tmp_path, installed):
         'print([has(f"mmlaplacian::{n}", "CUDA") for n in (\n'
         '    "laplacian_kernel", "laplacian_kernel_backward",\n'
         '    "newton_schulz_inverse")])\n'
-        'print(cuda_ops.cuda_kernels.status(0))'
+        'from cuda_ops.common import launcher\n'
+        'print(launcher.status(0))'
     )
     root = Path(__file__).parents[2]
     result = subprocess.run(
@@ -294,213 +312,86 @@ def test_import_with_pycuda_does_not_import_it(tmp_path):
     assert flags == '[True, True, True]'
 
 
-FAKE_NVCC = """#!/bin/sh
-case "$1" in --version) echo version; exit 0;; esac
-echo run >> "{log}"
-while [ "$1" != -o ]; do shift; done
-for i in 1 2 3 4 5 6 7 8; do printf 0123456789abcdef >> "$2"; sleep 0.05; done
-"""
-CODE = b'0123456789abcdef' * 8
-
-
-@pytest.fixture
-def fake_nvcc(monkeypatch, tmp_path):
-    """An nvcc that writes slowly; returns the file that counts its runs."""
-    log = tmp_path / 'log'
-    nvcc = tmp_path / 'cuda' / 'bin' / 'nvcc'
-    nvcc.parent.mkdir(parents=True)
-    nvcc.write_text(FAKE_NVCC.format(log=log))
-    nvcc.chmod(0o755)
-    monkeypatch.setenv('CUDA_HOME', str(tmp_path / 'cuda'))
-    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-    monkeypatch.setattr(cuda_build, 'fatbin', lambda source: tmp_path / source)
-    return log
-
-
-def load_many(count, queue):
-    queue.put([cuda_build.load('newton_schulz', '90') for _ in range(count)])
-
-
-def test_processes_share_the_cache(fake_nvcc, tmp_path):
-    context = multiprocessing.get_context('fork')
-    queue = context.Queue()
-    workers = [
-        context.Process(target=load_many, args=(count, queue))
-        for count in (1, 1, 40)
-    ]
-    for worker in workers:
-        worker.start()
-    for _ in workers:
-        assert set(queue.get(timeout=60)) == {CODE}
-    for worker in workers:
-        worker.join()
-    runs = len(fake_nvcc.read_text().splitlines())
-    assert runs <= 3
-    assert cuda_build.load('newton_schulz', '90') == CODE
-    assert len(fake_nvcc.read_text().splitlines()) == runs
-    (kept,) = (tmp_path / 'cache' / 'mmlaplacian').iterdir()
-    assert kept.read_bytes() == CODE
-
-
-def test_other_code_has_another_place_in_the_cache(fake_nvcc, monkeypatch):
-    for architecture in ('90', '80', '90'):
-        cuda_build.load('newton_schulz', architecture)
-    assert len(fake_nvcc.read_text().splitlines()) == 2
-    monkeypatch.setattr(cuda_build, '_nvcc_version', lambda path: 'newer')
-    cuda_build.load('newton_schulz', '90')
-    monkeypatch.setattr(cuda_build, 'FLAGS', ('-O1',))
-    cuda_build.load('newton_schulz', '90')
-    assert len(fake_nvcc.read_text().splitlines()) == 4
-
-
-def test_a_cache_that_cannot_be_written(fake_nvcc, monkeypatch, tmp_path):
-    (tmp_path / 'file').write_text('not a folder')
-    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'file'))
-    assert cuda_build.load('newton_schulz', '90') == CODE
-
-
-def test_a_fatbin_comes_first(fake_nvcc, tmp_path):
-    (tmp_path / 'newton_schulz').write_bytes(b'fatbin')
-    assert cuda_build.load('newton_schulz', '90') == b'fatbin'
-    assert not fake_nvcc.exists()
-
-
-def test_a_failing_nvcc_is_quoted(fake_nvcc, tmp_path):
-    nvcc = tmp_path / 'cuda' / 'bin' / 'nvcc'
-    nvcc.write_text(
-        '#!/bin/sh\n[ "$1" = --version ] || { echo no such arch >&2; exit 1; }'
+def test_descriptor():
+    x = torch.empty(2, 3, 5, 7).transpose(2, 3)
+    (tensor, count, flag, scale) = (
+        launcher.kernel_argument(a) for a in (x, 2**40, True, 0.5)
     )
-    with pytest.raises(cuda_build.BuildError, match='no such arch'):
-        cuda_build.load('newton_schulz', '90')
+    expected = np.array(
+        [x.data_ptr(), *x.shape, *x.stride()], dtype=np.int64
+    ).tobytes()
+    assert tensor.tobytes() == expected
+    assert (count.dtype, flag.dtype, scale.dtype) == ('i8', 'i8', 'f4')
+    assert (count, flag, scale) == (2**40, 1, 0.5)
+    # Finite, since 0 * inf would be NaN.
+    assert launcher.kernel_argument(-1e300) == torch.finfo(torch.float32).min
 
 
-def test_a_fatbin_of_other_sources_is_not_found(monkeypatch, tmp_path):
-    before = cuda_build.fatbin('newton_schulz')
-    folder = tmp_path / 'cuda'
-    folder.mkdir()
-    for path in cuda_build.FOLDER.glob('*.cu*'):
-        (folder / path.name).write_bytes(path.read_bytes())
-    monkeypatch.setattr(cuda_build, 'FOLDER', folder)
-    assert cuda_build.fatbin('newton_schulz').name == before.name
-    with open(folder / 'storage.cuh', 'a') as file:
-        file.write('\n')
-    assert cuda_build.fatbin('newton_schulz').name != before.name
+class OnGpu:
+    """Stand-in for a tensor on a GPU, where only its metadata is read."""
+
+    def __init__(self, *shape, dtype=torch.float32, index=0):
+        self.shape, self.dtype = torch.Size(shape), dtype
+        self.device = torch.device('cuda', index)
+
+    def numel(self):
+        return self.shape.numel()
 
 
-def sample(gpu, n=300):
-    x = torch.randn(2, n, 32, device=gpu)
-    return x, x[:, :49].clone()
+X, Y = OnGpu(2, 9, 4), OnGpu(2, 5, 4)
+HALF, DOUBLE = (OnGpu(2, 5, 4, dtype=d) for d in (torch.half, torch.double))
 
 
-def expected_kernel(x, y):
-    return laplacian_kernel(x.double().cpu(), y.double().cpu()).float()
+@pytest.mark.parametrize(
+    'tensors, reason',
+    [
+        ((X, Y), None),
+        ((DOUBLE, DOUBLE), 'float32, float16 and bfloat16, got torch.float64'),
+        ((X, HALF), 'dtypes differ: torch.float32 and torch.float16'),
+        ((X, OnGpu(2, 5, 4, index=1)), 'devices differ: cuda:0 and cuda:1'),
+        ((X, OnGpu(2, 0, 4)), r'empty: shape \(2, 0, 4\)'),
+        ((OnGpu(128, 128),), '128 x 128 matrix needs .* the GPU has 99000'),
+        ((OnGpu(129, 129),), 'up to 128 x 128, got 129 x 129'),
+        ((OnGpu(108, 108),), None),
+        ((torch.empty(2, 2, device='meta'),), 'device type meta'),
+    ],
+    ids=str,
+)
+def test_fallback_reasons(driver, tensors, reason):
+    names = {1: 'newton_schulz_inverse', 2: 'laplacian_kernel'}
+    found = fallback_reason(names[len(tensors)], *tensors)
+    assert found is reason is None or re.search(reason, found), found
 
 
-def test_opcheck(gpu):
-    x, y = (t.requires_grad_() for t in sample(gpu))
-    kernel = laplacian_kernel(x, y).detach()
-    square = kernel[:, :49].clone().requires_grad_()
-    ops = torch.ops.mmlaplacian
-    for op, arguments in (
-        (ops.laplacian_kernel, (x, y, 4.0)),
-        (
-            ops.laplacian_kernel_backward,
-            (kernel, x.detach(), y.detach(), kernel, 4.0),
-        ),
-        (ops.newton_schulz_inverse, (square, 18, 0.01, 'identity')),
-    ):
-        torch.library.opcheck(op.default, arguments)
+def test_fallback_reason_of_a_device(driver, monkeypatch):
+    driver.fails = 'init'
+    with pytest.warns(UserWarning, match='init failed'):
+        assert 'init failed' in fallback_reason('laplacian_kernel', X, Y)
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
+    assert 'no GPU' in fallback_reason('laplacian_kernel', X, Y)
+    monkeypatch.setattr(launcher.importlib.util, 'find_spec', lambda n: None)
+    assert 'pip install' in fallback_reason('laplacian_kernel', X, Y)
 
 
-def test_side_streams(gpu):
-    x, y = sample(gpu, 20_000)
-    expected = expected_kernel(x + 1, y)
-    stream = torch.cuda.Stream()
-    torch.cuda.synchronize()
-    with torch.cuda.stream(stream):
-        # Long enough for a launch that does not wait to be too early.
-        torch.cuda._sleep(50_000_000)
-        x += 1
-        kernel = laplacian_kernel(x, y)
-        copy = kernel.clone()
-    stream.synchronize()
-    torch.testing.assert_close(copy.cpu(), expected, rtol=1e-5, atol=1e-6)
+def test_fallback_reason_on_the_cpu():
+    x = torch.ones(2, 2)
+    assert fallback_reason('laplacian_kernel', x, x) == COMPILED.trouble
 
 
-def test_graph_capture(gpu):
-    x, y = sample(gpu)
-    laplacian_kernel(x, y)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        kernel = laplacian_kernel(x, y)
-        inverse = newton_schulz_inverse(kernel[:, :49])
-    x.copy_(torch.randn_like(x))
-    x[:, :49] = y
-    graph.replay()
-    torch.cuda.synchronize()
-    expected = expected_kernel(x, y)
-    torch.testing.assert_close(kernel.cpu(), expected, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(inverse, newton_schulz_inverse(kernel[:, :49]))
+@pytest.mark.parametrize(
+    'arguments, message',
+    [(('softmax',), "got 'softmax'"), (('laplacian_kernel',), 'got none')],
+)
+def test_fallback_reason_refuses(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        fallback_reason(*arguments)
 
 
-def test_threads_with_no_context_of_their_own(gpu):
-    x, y = sample(gpu)
-    found = []
-    thread = threading.Thread(
-        target=lambda: found.append(laplacian_kernel(x, y).cpu())
-    )
-    thread.start()
-    thread.join()
-    torch.testing.assert_close(
-        found[0], expected_kernel(x, y), rtol=1e-5, atol=1e-6
-    )
-
-
-def test_backward_of_a_module(gpu):
-    x, y = sample(gpu)
-    results = []
-    for device, dtype in ((gpu, torch.float32), ('cpu', torch.float64)):
-        leaves = [
-            t.to(device, dtype).detach().requires_grad_() for t in (x, y)
-        ]
-        kernel = laplacian_kernel(*leaves)
-        newton_schulz_inverse(kernel[:, :49]).sum().backward()
-        results.append([leaf.grad.double().cpu() for leaf in leaves])
-    for fast, exact in zip(*results, strict=True):
-        torch.testing.assert_close(fast, exact, rtol=1e-3, atol=1e-3)
-
-
-def test_the_last_device(gpu):
-    if torch.cuda.device_count() < 2:
-        pytest.skip('there is one GPU')
-    last = torch.device('cuda', torch.cuda.device_count() - 1)
-    x, y = sample(last)
-    kernel = laplacian_kernel(x, y)
-    assert kernel.device == last
-    torch.testing.assert_close(
-        kernel.cpu(), expected_kernel(x, y), rtol=1e-5, atol=1e-6
-    )
-
-
-def test_more_values_than_32_bits_count(gpu):
-    # 2.2e9 values of float16: 4.4 GB, and twice that for the gradient.
-    if torch.cuda.mem_get_info()[0] < 24e9:
-        pytest.skip('less than 24 GB are free')
-    x = torch.randn(32, 66_800, 8, device=gpu, dtype=torch.float16)
-    y = torch.randn(32, 1025, 8, device=gpu, dtype=torch.float16)
-    kernel = laplacian_kernel(x, y)
-    end = kernel[-1, -100:].cpu()
-    exact = expected_kernel(x[-1, -100:], y[-1])
-    torch.testing.assert_close(end.float(), exact, rtol=2e-3, atol=1e-4)
-    backward = torch.ops.mmlaplacian.laplacian_kernel_backward
-    grad_x, _ = backward(kernel, x, y, kernel, 4.0)
-    exact_x, _ = reference.laplacian_kernel_backward(
-        kernel[-1, -100:].double(),
-        x[-1, -100:].double(),
-        y[-1].double(),
-        kernel[-1, -100:].double(),
-        4.0,
-    )
-    torch.testing.assert_close(
-        grad_x[-1, -100:].double(), exact_x, rtol=1e-2, atol=1e-2
-    )
+def test_fallbacks_are_logged(caplog):
+    caplog.set_level('DEBUG', logger='cuda_ops')
+    x = torch.ones(3, 2, dtype=torch.double)
+    operators = dispatch.cuda_operators(lambda index: None)
+    operators['laplacian_kernel'](x, x, 4.0)
+    (record,) = caplog.records
+    assert 'laplacian_kernel: plain PyTorch runs: ' in record.message
+    assert 'got torch.float64' in record.message

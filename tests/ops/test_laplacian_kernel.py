@@ -4,7 +4,8 @@ from helpers import assert_parity, laplacian_broadcast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cuda_ops import laplacian_kernel, reference
+from cuda_ops import laplacian_kernel
+from cuda_ops.laplacian_kernel import reference
 
 SHAPES = [
     ((1, 1), (1, 1)),
@@ -129,8 +130,8 @@ def test_gradient_by_parts_is_the_same(monkeypatch):
     grad = torch.randn_like(kernel)
     whole = reference.laplacian_kernel_backward(grad, x, y, kernel, 4.0)
     # As on a GPU, three rows at a time.
-    monkeypatch.setattr(reference, 'MOST_PAIRS', 3 * 2 * 11 * 5)
-    monkeypatch.setattr(reference, 'HOLDS_NO_TRIPLES', ())
+    monkeypatch.setattr(reference, 'MAX_TRIPLES', 3 * 2 * 11 * 5)
+    monkeypatch.setattr(reference, 'DEVICES_WITHOUT_TRIPLES', ())
     parts = reference.laplacian_kernel_backward(grad, x, y, kernel, 4.0)
     torch.testing.assert_close(parts, whole)
 

@@ -107,7 +107,7 @@ def test_half_precision_is_float32_inside(dtype):
         (dict(matrix=torch.ones(0, 0)), ValueError, 'M >= 1'),
         (dict(init='random'), ValueError, "got 'random'"),
         (dict(ridge=-1.0), ValueError, 'got -1.0'),
-        (dict(ridge=0.0), ValueError, 'give num_iters'),
+        (dict(ridge=0.0), ValueError, 'pass num_iters'),
         (dict(num_iters=0), ValueError, 'got 0'),
     ],
 )

@@ -21,8 +21,9 @@ from cuda_ops import (
     COMPILED,
     laplacian_kernel,
     newton_schulz_inverse,
-    reference,
 )
+from cuda_ops.laplacian_kernel import reference
+from cuda_ops.newton_schulz import reference as inverse_reference
 
 #: (B * h, N, M, D): tokens of stage 1 at 224 x 224 (twice) and 800 x 1333, of
 #: stage 3 there, of stage 2 at 224 x 224; D = 64 as in tiny to huge.
@@ -255,7 +256,7 @@ def measure_inverse(size, count, device, threads) -> dict:
     identity = torch.eye(size, device=device)
     ways = {
         OURS: lambda: newton_schulz_inverse(w),
-        'plain': lambda: reference.newton_schulz_inverse(
+        'plain': lambda: inverse_reference.newton_schulz_inverse(
             w, 16, 0.01, 'identity'
         ),
         'cholesky': lambda: torch.cholesky_inverse(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from cuda_ops import cuda_runtime
+from cuda_ops.common import launcher
 from mmlaplacian.models import LaplacianFormer
 
 #: Images, height, width.
@@ -73,7 +73,7 @@ def main():
     result = {
         'gpu': torch.cuda.get_device_name(),
         'torch': torch.__version__,
-        'path': cuda_runtime.status(torch.cuda.current_device()),
+        'path': launcher.status(torch.cuda.current_device()),
         'rows': [],
     }
     for shape in SHAPES:

@@ -6,7 +6,7 @@ carries them, and runs them where there is no nvcc.
 
 import sys
 
-from cuda_ops.cuda_build import ARCHITECTURES, BuildError, build_fatbins
+from cuda_ops.common.nvcc import ARCHITECTURES, BuildError, build_fatbins
 
 
 def main():

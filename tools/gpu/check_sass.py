@@ -1,8 +1,8 @@
 """Count the instructions that a kernel element costs, in the machine code.
 
 An element is one (n, m, d): a token, a landmark and a feature. Compiles
-``cuda_ops/csrc/cuda/laplacian_kernel.cu``, disassembles it and reads the
-innermost loops. Exits with 1 where a loop needs more than the bound.
+``cuda_ops/laplacian_kernel/laplacian_kernel.cu``, disassembles it and reads
+the innermost loops. Exits with 1 where a loop needs more than the bound.
 
     python tools/gpu/check_sass.py [--arch 80 90]
 
@@ -21,7 +21,8 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from cuda_ops.cuda_build import BuildError, compile_source, nvcc
+from cuda_ops.common.nvcc import BuildError, compile_source, nvcc
+from cuda_ops.laplacian_kernel.cuda import SOURCE
 
 DTYPE = 'float32'
 
@@ -75,7 +76,7 @@ def disassemble(arch: str, disassembler: str) -> str:
     """SASS of the kernels for one architecture, such as ``'90'``."""
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder, 'kernels.cubin')
-        compile_source('laplacian_kernel', cubin, '-cubin', f'-arch=sm_{arch}')
+        compile_source(SOURCE, cubin, '-cubin', f'-arch=sm_{arch}')
         return subprocess.run(
             [disassembler, '-c', cubin],
             check=True,

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import torch
 
-from cuda_ops import cuda_runtime
-from cuda_ops.cuda_build import BuildError, nvcc
+from cuda_ops.common import launcher
+from cuda_ops.common.nvcc import BuildError, nvcc
 
 RESULTS = ('benchmark_ops', 'benchmark_step')
 
@@ -35,7 +35,7 @@ def machine() -> dict:
     }
     if torch.cuda.is_available():
         found['gpu'] = torch.cuda.get_device_name(0)
-        found['path'] = cuda_runtime.status(0)
+        found['path'] = launcher.status(0)
     return found
 
 

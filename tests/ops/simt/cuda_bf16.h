@@ -1,4 +1,4 @@
-// __nv_bfloat16 for the emulation: storage, and conversions that round to even.
+// __nv_bfloat16 for the emulation: storage and conversions that round to even.
 #pragma once
 
 #include "simt.h"

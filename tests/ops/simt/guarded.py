@@ -1,7 +1,7 @@
-"""Launches the kernels on tensors between pages that must not be touched.
+"""Launch the kernels on tensors next to pages without access.
 
-A read or write beyond a tensor ends the process with a signal; the test runs
-this as ``guarded.py LIBRARIES``, with the folder of the emulator's libraries.
+A read or write beyond a tensor kills the process with a signal. Run it as
+``guarded.py LIBRARIES`` with the folder of the emulator's libraries.
 """
 
 import ctypes
@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 from emulator import Emulator
 
-from cuda_ops import cuda_launch
+from cuda_ops.laplacian_kernel import cuda as laplacian
+from cuda_ops.newton_schulz import cuda as solver
 
 PAGE = mmap.PAGESIZE
 PROT_NONE = 0
@@ -22,7 +23,7 @@ DTYPES = [torch.float32, torch.float16]
 
 
 def guarded(shape, dtype, at_end):
-    """A tensor of ones that ends, or begins, where a forbidden page does."""
+    """Tensor of ones that ends or begins at a page without access."""
     count = int(torch.Size(shape).numel())
     size = count * dtype.itemsize
     pages = -(-size // PAGE)
@@ -47,24 +48,20 @@ def main():
 
             for n, m, d in SHAPES:
                 x, y, k = new(1, 2, n, d), new(1, 2, m, d), new(1, 2, n, m)
-                emulator(cuda_launch.laplacian_forward(x, y, k, 4.0))
-                grad, grad_x, grad_y = (
-                    new(*k.shape),
-                    new(*x.shape),
-                    new(*y.shape),
-                )
-                _, splits = cuda_launch.backward_splits(x, y)
+                emulator(laplacian.launch_forward(x, y, k, 4.0))
+                grad, grad_x, grad_y = (new(*t.shape) for t in (k, x, y))
+                _, splits = laplacian.backward_splits(x, y)
                 partial = new(2, splits, m, d, dtype=torch.float32)
                 emulator(
-                    cuda_launch.laplacian_backward(
+                    laplacian.launch_backward(
                         grad, x, y, k, grad_x, partial, 4.0
                     )
                 )
-                emulator(cuda_launch.laplacian_reduce(partial, grad_y))
+                emulator(laplacian.launch_reduce(partial, grad_y))
             for size in SIZES:
-                matrix, out = new(1, 2, size, size), new(2, size, size)
+                matrix, out = new(1, 2, size, size), new(1, 2, size, size)
                 emulator(
-                    cuda_launch.newton_schulz(matrix, out, 2, 0.01, 'identity')
+                    solver.launch_inverse(matrix, out, 2, 0.01, 'identity')
                 )
     print('nothing beyond the tensors was touched')
 

@@ -1,15 +1,17 @@
-// CUDA's thread model on one CPU thread, for tests: the threads of a block are
-// fibers that hand over at barriers and shuffles; blocks run one by one. Shared
-// memory starts as NaN, and writes beyond the launch's size are found.
+// CUDA's thread model on one CPU thread, for tests. The threads of a block are
+// fibers that switch at barriers and shuffles; blocks run one after another.
+// Shared memory starts as NaN, and writes beyond the launch's size are detected.
 #pragma once
 
 #include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #define __device__
@@ -29,7 +31,7 @@ inline float4 make_float4(float x, float y, float z, float w) {
   return {x, y, z, w};
 }
 
-// As __saturatef: NaN becomes 0.
+// NaN becomes 0, as on a GPU.
 inline float __saturatef(float value) {
   return value > 0 ? (value < 1 ? value : 1.f) : 0.f;
 }
@@ -37,9 +39,9 @@ inline float __saturatef(float value) {
 namespace simt {
 
 constexpr int kWarp = 32;
-constexpr int kMostThreads = 1024;
+constexpr int kMaxThreads = 1024;
 constexpr std::size_t kStack = 128 * 1024;
-constexpr std::size_t kMostShared = 227 * 1024;
+constexpr std::size_t kMaxShared = 227 * 1024;
 constexpr std::size_t kGuard = 64 * 1024;
 constexpr unsigned char kPoison = 0xff;
 
@@ -47,17 +49,17 @@ enum State { kReady, kAtBlock, kAtWarp, kDone };
 enum Result { kOk, kDeadlock, kSharedOverrun, kBadLaunch };
 
 struct Fiber {
-  ucontext_t context;  // for the first start; then jumps, without system calls
+  ucontext_t context;  // for the start; later jumps need no system calls
   jmp_buf jump;
   bool started;
   State state;
 };
 
-inline std::vector<Fiber> fibers(kMostThreads);
-inline std::vector<char> stacks(kMostThreads * kStack);
-inline float exchanged[kMostThreads];
+inline std::vector<Fiber> fibers(kMaxThreads);
+inline std::vector<char> stacks(kMaxThreads * kStack);
+inline float exchanged[kMaxThreads];
 inline jmp_buf scheduler;
-inline unsigned long long barriers;  // of all blocks so far
+inline unsigned long long barriers;  // that all blocks have reached so far
 inline unsigned current;
 inline void (*body)(const void*);
 inline const void* arguments;
@@ -67,7 +69,7 @@ inline void wait(State state) {
   if (_setjmp(fibers[current].jump) == 0) _longjmp(scheduler, 1);
 }
 
-// A fiber serves one thread of block after block.
+// A fiber runs the same thread of all blocks.
 inline void run_fiber() {
   for (;;) {
     body(arguments);
@@ -75,7 +77,7 @@ inline void run_fiber() {
   }
 }
 
-// Apart, so that the jump back changes no variable of the caller.
+// Not inlined, so that the jump back changes no variable of the caller.
 __attribute__((noinline)) inline void resume(unsigned thread) {
   Fiber& fiber = fibers[thread];
   current = thread;
@@ -91,7 +93,7 @@ __attribute__((noinline)) inline void resume(unsigned thread) {
   setcontext(&fiber.context);
 }
 
-// Lets waiting fibers go on if all of [first, last) that still run wait alike.
+// Releases the fibers [first, last) once all that still run are in `state`.
 inline void release(unsigned first, unsigned last, State state) {
   for (unsigned i = first; i < last; ++i) {
     if (fibers[i].state != state && fibers[i].state != kDone) return;
@@ -101,7 +103,7 @@ inline void release(unsigned first, unsigned last, State state) {
   }
 }
 
-// `order` permutes the threads: results must not depend on it.
+// `order` permutes the threads, on which results must not depend.
 inline Result run_block(const std::vector<unsigned>& order) {
   const unsigned threads = blockDim.x;
   for (unsigned i = 0; i < threads; ++i) fibers[i].state = kReady;
@@ -129,8 +131,8 @@ inline Result run_block(const std::vector<unsigned>& order) {
 inline Result launch(void (*entry)(const void*), const void* parameters,
                      unsigned grid, unsigned threads, std::size_t shared_bytes,
                      char* shared, bool backwards) {
-  if (threads == 0 || threads > kMostThreads || grid == 0 ||
-      shared_bytes > kMostShared) {
+  if (threads == 0 || threads > kMaxThreads || grid == 0 ||
+      shared_bytes > kMaxShared) {
     return kBadLaunch;
   }
   body = entry;
@@ -188,20 +190,53 @@ inline float float_of(std::uint32_t bits) {
   return value;
 }
 
-// The kernels' `extern __shared__` array.
+// Definition of the kernels' `extern __shared__` array.
 extern float4 shared[];
-float4 shared[(simt::kMostShared + simt::kGuard) / sizeof(float4)];
+float4 shared[(simt::kMaxShared + simt::kGuard) / sizeof(float4)];
 
 extern "C" unsigned long long barriers() { return simt::barriers; }
 
-// A C function that launches a kernel with its parameter struct as bytes.
-#define SIMT_KERNEL(kernel, Parameters)                                       \
-  extern "C" int run_##kernel(const void* parameters, unsigned size,          \
-                              unsigned grid, unsigned threads,                \
-                              unsigned shared_bytes, int backwards) {         \
-    if (size != sizeof(Parameters)) return simt::kBadLaunch;                  \
-    return simt::launch(                                                      \
-        [](const void* p) { kernel(*static_cast<const Parameters*>(p)); },    \
-        parameters, grid, threads, shared_bytes,                              \
-        reinterpret_cast<char*>(shared), backwards != 0);                     \
+namespace simt {
+
+// Offsets of a kernel's parameters and, last, their total size. CUDA aligns
+// each parameter to its type.
+template <typename... Parameters>
+constexpr std::array<std::size_t, sizeof...(Parameters) + 1> layout(
+    void (*)(Parameters...)) {
+  const std::size_t sizes[] = {sizeof(Parameters)...};
+  const std::size_t alignments[] = {alignof(Parameters)...};
+  std::array<std::size_t, sizeof...(Parameters) + 1> offsets = {};
+  std::size_t end = 0;
+  for (std::size_t i = 0; i < sizeof...(Parameters); ++i) {
+    offsets[i] = (end + alignments[i] - 1) / alignments[i] * alignments[i];
+    end = offsets[i] + sizes[i];
+  }
+  offsets[sizeof...(Parameters)] = end;
+  return offsets;
+}
+
+template <typename... Parameters, std::size_t... indices>
+void call(void (*kernel)(Parameters...), const char* bytes,
+          std::index_sequence<indices...>) {
+  const auto offsets = layout(kernel);
+  kernel(*reinterpret_cast<const Parameters*>(bytes + offsets[indices])...);
+}
+
+template <typename... Parameters>
+void call(void (*kernel)(Parameters...), const void* bytes) {
+  call(kernel, static_cast<const char*>(bytes),
+       std::index_sequence_for<Parameters...>());
+}
+
+}  // namespace simt
+
+// Defines a C function that launches a kernel with its parameters as bytes.
+#define SIMT_KERNEL(kernel)                                               \
+  extern "C" int run_##kernel(const void* parameters, unsigned size,      \
+                              unsigned grid, unsigned threads,            \
+                              unsigned shared_bytes, int backwards) {     \
+    if (size != simt::layout(kernel).back()) return simt::kBadLaunch;     \
+    return simt::launch([](const void* p) { simt::call(kernel, p); },     \
+                        parameters, grid, threads, shared_bytes,          \
+                        reinterpret_cast<char*>(shared), backwards != 0); \
   }

@@ -1,37 +1,16 @@
-"""The Laplacian kernel of two sets of vectors, as a torch operator."""
+"""The Laplacian kernel of two sets of vectors, as a PyTorch operator."""
 
 import math
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
-from . import reference
-from ._library import LIBRARY, REFERENCE_KEY, check_tensor
-
-LIBRARY.define(
-    'laplacian_kernel(Tensor x, Tensor y, float bandwidth) -> Tensor'
-)
-LIBRARY.define(
-    'laplacian_kernel_backward(Tensor grad, Tensor x, Tensor y, '
-    'Tensor kernel, float bandwidth) -> (Tensor, Tensor)'
-)
-LIBRARY.impl('laplacian_kernel', reference.laplacian_kernel, REFERENCE_KEY)
-LIBRARY.impl(
-    'laplacian_kernel_backward',
-    reference.laplacian_kernel_backward,
-    REFERENCE_KEY,
-)
+from ..common.library import check_tensor, register_operator
+from . import cuda, reference
 
 
-@torch.library.register_fake('mmlaplacian::laplacian_kernel')
 def _fake(x, y, bandwidth):
     return x.new_empty(*x.shape[:-1], y.shape[-2])
-
-
-@torch.library.register_fake('mmlaplacian::laplacian_kernel_backward')
-def _fake_backward(grad, x, y, kernel, bandwidth):
-    return x.new_empty(x.shape), y.new_empty(y.shape)
 
 
 def _setup_context(ctx, inputs, output):
@@ -47,35 +26,49 @@ def _backward(ctx, grad):
     return grad_x, grad_y, None
 
 
-torch.library.register_autograd(
-    'mmlaplacian::laplacian_kernel', _backward, setup_context=_setup_context
-)
-
-
-def _no_second_gradient(ctx, *grads):
-    raise NotImplementedError(
-        'laplacian_kernel: a gradient of its gradient is not implemented; '
-        'for second derivatives use the dense formula of cuda_ops/README.md'
-    )
-
-
-torch.library.register_autograd(
-    'mmlaplacian::laplacian_kernel_backward', _no_second_gradient
-)
-
-
-@register_flop_formula(torch.ops.mmlaplacian.laplacian_kernel)
 def flops(x_shape, y_shape, *args, out_shape=None, **kwargs) -> int:
-    """A subtraction and an addition for each token, landmark and axis."""
+    """Count a subtraction and an addition per token, landmark and feature."""
     return 2 * math.prod(x_shape) * y_shape[-2]
 
 
-@register_flop_formula(torch.ops.mmlaplacian.laplacian_kernel_backward)
-def flops_backward(
+register_operator(
+    'laplacian_kernel(Tensor x, Tensor y, float bandwidth) -> Tensor',
+    reference=reference.laplacian_kernel,
+    fake=_fake,
+    setup_context=_setup_context,
+    backward=_backward,
+    flops=flops,
+    cuda=cuda.FORWARD,
+)
+
+
+def _backward_fake(grad, x, y, kernel, bandwidth):
+    return x.new_empty(x.shape), y.new_empty(y.shape)
+
+
+def _backward_backward(ctx, *grads):
+    raise NotImplementedError(
+        'laplacian_kernel: second derivatives are not implemented; use the '
+        'dense formula of cuda_ops/README.md'
+    )
+
+
+def _backward_flops(
     grad_shape, x_shape, y_shape, *args, out_shape=None, **kwargs
 ) -> int:
-    """Two signed sums of the forward's size."""
+    """Count two signed sums, each as large as the forward pass."""
     return 2 * flops(x_shape, y_shape)
+
+
+register_operator(
+    'laplacian_kernel_backward(Tensor grad, Tensor x, Tensor y, '
+    'Tensor kernel, float bandwidth) -> (Tensor, Tensor)',
+    reference=reference.laplacian_kernel_backward,
+    fake=_backward_fake,
+    backward=_backward_backward,
+    flops=_backward_flops,
+    cuda=cuda.BACKWARD,
+)
 
 
 def laplacian_kernel(x: Tensor, y: Tensor, bandwidth: float = 4.0) -> Tensor:
@@ -96,20 +89,21 @@ def laplacian_kernel(x: Tensor, y: Tensor, bandwidth: float = 4.0) -> Tensor:
         (..., N, M) in ``x``'s dtype, values in [0, 1].
 
     Raises:
-        TypeError: An input is not a floating-point tensor, or dtypes differ.
-        ValueError: Shapes or devices do not match, or ``bandwidth`` is not
-            positive and finite.
+        TypeError: If an input is not a floating-point tensor, or the dtypes
+            differ.
+        ValueError: If shapes or devices do not match, or ``bandwidth`` is
+            not positive and finite.
     """
     check_tensor('laplacian_kernel', 'x', x)
     check_tensor('laplacian_kernel', 'y', y)
     if x.dtype != y.dtype:
         raise TypeError(
-            'laplacian_kernel: x and y must have one dtype, '
+            'laplacian_kernel: x and y must have the same dtype, '
             f'got {x.dtype} and {y.dtype}'
         )
     if x.device != y.device:
         raise ValueError(
-            'laplacian_kernel: x and y must be on one device, '
+            'laplacian_kernel: x and y must be on the same device, '
             f'got {x.device} and {y.device}'
         )
     if x.shape[:-2] != y.shape[:-2] or x.shape[-1] != y.shape[-1]:

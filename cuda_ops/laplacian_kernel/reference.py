@@ -1,18 +1,17 @@
-"""The operators in plain PyTorch: what every faster path is tested against.
+"""Laplacian kernel in plain PyTorch, against which faster code is tested.
 
-Both formulas and both gradients stand here and nowhere else. Shapes use the
-project's letters: N tokens, M landmarks, D head dimension.
+Shapes use the letters N tokens, M landmarks and D head dimension.
 """
 
 import torch
 from torch import Tensor
 
-from ._library import accumulate_dtype
+from ..common.library import accumulate_dtype
 
-#: Largest number of (n, m, d) triples that a gradient holds at a time, on
-#: devices where PyTorch's distance gradient holds them: 64 MB in float32.
-MOST_PAIRS = 2**24
-HOLDS_NO_TRIPLES = ('cpu', 'meta')
+#: Largest number of (n, m, d) triples that PyTorch's distance gradient may
+#: hold at a time, on devices where it holds them: 64 MB in float32.
+MAX_TRIPLES = 2**24
+DEVICES_WITHOUT_TRIPLES = ('cpu', 'meta')
 
 
 def laplacian_kernel(x: Tensor, y: Tensor, bandwidth: float) -> Tensor:
@@ -45,11 +44,11 @@ def _signed_sum(weight: Tensor, x: Tensor, y: Tensor) -> Tensor:
     batch = x.shape[:-2]
     weight, x, y = (t.reshape(-1, *t.shape[-2:]) for t in (weight, x, y))
     weight, x, y = weight.contiguous(), x.contiguous(), y.contiguous()
-    # The L1 case of PyTorch's own distance gradient is this very sum; it
-    # reads the distances (here: weight again) only for other norms.
+    # PyTorch's distance gradient for the L1 norm is this sum. It reads the
+    # distances for other norms only, so the weights stand in for them.
     rows = x.shape[1]
-    if x.device.type not in HOLDS_NO_TRIPLES:
-        rows = max(MOST_PAIRS // (len(x) * y.shape[1] * y.shape[2]), 1)
+    if x.device.type not in DEVICES_WITHOUT_TRIPLES:
+        rows = max(MAX_TRIPLES // (len(x) * y.shape[1] * y.shape[2]), 1)
     total = torch.cat(
         [
             torch.ops.aten._cdist_backward(w, part, y, 1.0, w)
@@ -60,29 +59,3 @@ def _signed_sum(weight: Tensor, x: Tensor, y: Tensor) -> Tensor:
         1,
     )
     return total.reshape(*batch, *total.shape[-2:])
-
-
-def newton_schulz_inverse(
-    matrix: Tensor, num_iters: int, ridge: float, init: str
-) -> Tensor:
-    """``X <- X (2I - P X)`` with ``P = matrix + ridge * I``."""
-    dtype = accumulate_dtype(matrix.dtype)
-    identity = torch.eye(
-        matrix.shape[-1], dtype=dtype, device=matrix.device
-    ).expand(matrix.shape)
-    p = matrix.to(dtype) + ridge * identity
-    row_sum = p.abs().sum(-1).amax(-1)[..., None, None]
-    if init == 'identity':
-        x = identity / row_sum
-    else:
-        x = 1.8 / row_sum**2 * p.mT
-    for _ in range(num_iters):
-        x = 2 * x - x @ (p @ x)
-    return x.to(matrix.dtype)
-
-
-def newton_schulz_inverse_backward(grad: Tensor, inverse: Tensor) -> Tensor:
-    """Implicit gradient ``-X^T G X^T`` of the inverse."""
-    dtype = accumulate_dtype(inverse.dtype)
-    x_t = inverse.to(dtype).mT
-    return -(x_t @ grad.to(dtype) @ x_t).to(inverse.dtype)

@@ -1,23 +1,25 @@
-// X <- X (2I - P X) with P = matrix + ridge * I, one block for each matrix; the
-// formula stands in cuda_ops/reference.py. cuda_ops/cuda_launch.py mirrors the
-// parameter struct and the launch sizes.
+// X <- X (2I - P X) with P = matrix + ridge * I, as in reference.py. A block
+// inverts a matrix. cuda.py launches the kernel, and reads the constants that
+// are plain numbers, such as kTile, from this file.
 
 #include "storage.cuh"
 
 extern __shared__ float4 shared[];
 
 constexpr int kTile = 4;  // a thread computes kTile x kTile of a product
-constexpr int kMostWarps = 32;
-// Where the squares of the residual sum up to less, the next residual is below
-// float32 rounding: one more step and X stays what it is.
+constexpr int kMaxWarps = 32;
+// If the sum of the squares of the residual is smaller, the next residual is
+// below float32 rounding, and the present step is the last that changes X.
 constexpr float kConverged = 2.98e-8f;  // 2^-25
 
-struct NewtonSchulzParams {
-  const void* matrix;
-  void* out;
-  Strides strides;
-  long long heads;
-  int size, stride, iterations, transpose, keep_p;
+// One matrix of the batch, and the layout of shared memory.
+template <typename T>
+struct Problem {
+  const T* matrix;
+  long long row_stride, column_stride;
+  int size;
+  int stride;   // floats between rows in shared memory
+  bool keep_p;  // shared memory keeps P, else every step reads it again
   float ridge;
 };
 
@@ -25,8 +27,8 @@ struct Product {
   float value[kTile][kTile];
 };
 
-// Rows 4i to 4i + 3 of a times columns 4j to 4j + 3 of b; the rows of a
-// symmetric a are read as its columns, four at a time.
+// Rows 4i to 4i + 3 of a times columns 4j to 4j + 3 of b. Rows of a symmetric a
+// are read as columns, four values at a time.
 template <bool symmetric>
 __device__ Product multiply(const float* a, const float* b, int i, int j,
                             int size, int stride) {
@@ -72,7 +74,7 @@ __device__ inline void write(const Product& product, float* place, int i,
   }
 }
 
-// The sum over the block, the same for every thread.
+// Sum over the block, with the same result in every thread.
 __device__ float block_sum(float value, float* warp_sums) {
   for (int offset = 16; offset > 0; offset /= 2) {
     value += __shfl_xor_sync(0xffffffffu, value, offset);
@@ -85,17 +87,16 @@ __device__ float block_sum(float value, float* warp_sums) {
   return sum;
 }
 
-// Into shared memory, with zeros up to whole tiles.
+// Loads P into shared memory, with zeros up to whole tiles.
 template <typename T>
-__device__ void load_p(const NewtonSchulzParams& p, const T* matrix,
-                       float* place) {
+__device__ void load_p(const Problem<T>& p, float* place) {
   const int rows = (p.size + kTile - 1) / kTile * kTile;
   const int lane = threadIdx.x % 32;
   for (int i = threadIdx.x / 32; i < rows; i += blockDim.x / 32) {
     for (int j = lane; j < rows; j += 32) {
       float value = 0;
       if (i < p.size && j < p.size) {
-        value = to_float(matrix[i * p.strides.row + j * p.strides.column]);
+        value = to_float(p.matrix[i * p.row_stride + j * p.column_stride]);
         if (i == j) value += p.ridge;
       }
       place[i * p.stride + j] = value;
@@ -103,11 +104,11 @@ __device__ void load_p(const NewtonSchulzParams& p, const T* matrix,
   }
 }
 
-// With a symmetric P, X and X P X are symmetric: what is above the diagonal is
-// copied. P X is symmetric only as far as P and X commute; with half of it
-// copied, rounding grows until the iteration diverges.
+// If P is symmetric, so are X and X P X: values above the diagonal are copied.
+// P X is symmetric only as far as P and X commute, and copying half of it
+// would amplify rounding until the iteration diverges.
 template <bool symmetric, typename T>
-__device__ void iterate(const NewtonSchulzParams& p, const T* matrix,
+__device__ void iterate(const Problem<T>& p, int iterations,
                         float* place_p, float* place_y, float* place_x,
                         float* warp_sums) {
   const int tiles = (p.size + kTile - 1) / kTile, thread = threadIdx.x;
@@ -121,7 +122,7 @@ __device__ void iterate(const NewtonSchulzParams& p, const T* matrix,
     for (x_column = thread; x_column > x_row; x_column -= x_row) ++x_row;
   }
 
-  for (int step = 0; step < p.iterations; ++step) {
+  for (int step = 0; step < iterations; ++step) {
     Product y = {};
     float square = 0;
     if (makes_y) {
@@ -137,7 +138,7 @@ __device__ void iterate(const NewtonSchulzParams& p, const T* matrix,
         }
       }
     }
-    // Y may take the place of P, which others still read.
+    // Y may overwrite P, which other threads still read.
     if (!p.keep_p) __syncthreads();
     if (makes_y) write(y, place_y, y_row, y_column, p.stride, false);
     const bool converged = block_sum(square, warp_sums) < kConverged;
@@ -168,25 +169,33 @@ __device__ void iterate(const NewtonSchulzParams& p, const T* matrix,
       write(x, place_x, x_row, x_column, p.stride,
             symmetric && x_row != x_column);
     }
-    if (!p.keep_p) load_p(p, matrix, place_p);
+    if (!p.keep_p) load_p(p, place_p);
     __syncthreads();
     if (converged) break;
   }
 }
 
 template <typename T>
-__device__ void newton_schulz(const NewtonSchulzParams& p) {
+__device__ void newton_schulz(const Tensor& matrix, const Tensor& out,
+                              int stride, bool keep_p, int iterations,
+                              bool transpose,
+                              float ridge) {
+  const Problem<T> p = {matrix.matrix<const T>(blockIdx.x),
+                        matrix.row_stride(),
+                        matrix.column_stride(),
+                        static_cast<int>(matrix.rows()),
+                        stride,
+                        keep_p,
+                        ridge};
   const int rows = (p.size + kTile - 1) / kTile * kTile;
   float* const warp_sums = reinterpret_cast<float*>(shared);
-  float* const place_p = warp_sums + kMostWarps;
+  float* const place_p = warp_sums + kMaxWarps;
   float* const place_x = place_p + rows * p.stride;
-  float* const place_y = p.keep_p ? place_x + rows * p.stride : place_p;
-  const T* matrix = static_cast<const T*>(p.matrix) +
-                    p.strides.matrix(blockIdx.x, p.heads);
-  load_p(p, matrix, place_p);
+  float* const place_y = keep_p ? place_x + rows * p.stride : place_p;
+  load_p(p, place_p);
   __syncthreads();
 
-  // Place X holds the row sums until X itself is known.
+  // The row sums take the place of X until X is known.
   float different = 0;
   for (int i = threadIdx.x; i < p.size; i += blockDim.x) {
     float sum = 0;
@@ -201,35 +210,37 @@ __device__ void newton_schulz(const NewtonSchulzParams& p) {
   float largest = 0;
   for (int i = 0; i < p.size; ++i) largest = fmaxf(largest, place_x[i]);
   __syncthreads();
-  const float scale = p.transpose ? 1.8f / (largest * largest) : 1 / largest;
+  const float scale = transpose ? 1.8f / (largest * largest) : 1 / largest;
   for (int i = threadIdx.x / 32; i < rows; i += blockDim.x / 32) {
     for (int j = threadIdx.x % 32; j < rows; j += 32) {
       const float one = i == j && i < p.size ? 1.f : 0.f;
       place_x[i * p.stride + j] =
-          scale * (p.transpose ? place_p[j * p.stride + i] : one);
+          scale * (transpose ? place_p[j * p.stride + i] : one);
     }
   }
   __syncthreads();
 
   if (symmetric) {
-    iterate<true>(p, matrix, place_p, place_y, place_x, warp_sums);
+    iterate<true>(p, iterations, place_p, place_y, place_x, warp_sums);
   } else {
-    iterate<false>(p, matrix, place_p, place_y, place_x, warp_sums);
+    iterate<false>(p, iterations, place_p, place_y, place_x, warp_sums);
   }
 
-  T* out = static_cast<T*>(p.out) +
-           static_cast<long long>(blockIdx.x) * p.size * p.size;
+  T* result = out.matrix<T>(blockIdx.x);
   for (int i = threadIdx.x / 32; i < p.size; i += blockDim.x / 32) {
     for (int j = threadIdx.x % 32; j < p.size; j += 32) {
-      store(out + i * p.size + j, place_x[i * p.stride + j]);
+      store(result + i * p.size + j, place_x[i * p.stride + j]);
     }
   }
 }
 
-#define NEWTON_SCHULZ_KERNEL(suffix, T)                               \
-  extern "C" __global__ void __launch_bounds__(1024)                  \
-      newton_schulz_##suffix(const NewtonSchulzParams params) {       \
-    newton_schulz<T>(params);                                         \
+#define NEWTON_SCHULZ_KERNEL(suffix, T)                                      \
+  extern "C" __global__ void __launch_bounds__(1024) newton_schulz_##suffix( \
+      const Tensor matrix, const Tensor out, const long long stride,         \
+      const long long keep_p, const long long iterations,                    \
+      const long long transpose, const float ridge) {                        \
+    newton_schulz<T>(matrix, out, static_cast<int>(stride), keep_p,          \
+                     static_cast<int>(iterations), transpose, ridge);        \
   }
 
 NEWTON_SCHULZ_KERNEL(float32, float)

@@ -1,32 +1,22 @@
-"""Newton-Schulz inverse of small symmetric matrices, as a torch operator."""
+"""Newton-Schulz inverse of small symmetric matrices, as a PyTorch operator."""
 
 import math
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
-from . import reference
-from ._library import LIBRARY, REFERENCE_KEY, check_tensor
-
-LIBRARY.define(
-    'newton_schulz_inverse(Tensor matrix, int num_iters, float ridge, '
-    'str init) -> Tensor'
-)
-LIBRARY.impl(
-    'newton_schulz_inverse', reference.newton_schulz_inverse, REFERENCE_KEY
-)
+from ..common.library import check_tensor, register_operator
+from . import cuda, reference
 
 #: Default of what is added to the diagonal of a landmark matrix.
 RIDGE = 0.01
 
 INITS = ('identity', 'transpose')
 
-#: Largest entry of ``I - P X`` that the default iteration count promises.
+#: Largest entry of ``I - P X`` after the default number of iterations.
 RESIDUAL = 1e-3
 
 
-@torch.library.register_fake('mmlaplacian::newton_schulz_inverse')
 def _fake(matrix, num_iters, ridge, init):
     return matrix.new_empty(matrix.shape)
 
@@ -41,28 +31,37 @@ def _backward(ctx, grad):
     return grad, None, None, None
 
 
-torch.library.register_autograd(
-    'mmlaplacian::newton_schulz_inverse',
-    _backward,
-    setup_context=_setup_context,
-)
-
-
-@register_flop_formula(torch.ops.mmlaplacian.newton_schulz_inverse)
 def flops(shape, num_iters, *args, out_shape=None, **kwargs) -> int:
-    """Two products of M x M matrices for each iteration."""
+    """Count two products of M x M matrices per iteration."""
     return 4 * num_iters * math.prod(shape) * shape[-1]
 
 
-def default_num_iters(size: int, ridge: float, init: str = 'identity') -> int:
-    """Smallest iteration count with a residual below 1e-3, from M and ridge.
+register_operator(
+    'newton_schulz_inverse(Tensor matrix, int num_iters, float ridge, '
+    'str init) -> Tensor',
+    reference=reference.newton_schulz_inverse,
+    fake=_fake,
+    setup_context=_setup_context,
+    backward=_backward,
+    flops=flops,
+    cuda=cuda.INVERSE,
+)
 
-    For entries in [0, 1] the eigenvalues of P lie in [ridge, M + ridge] and
-    the residual's are (1 - l / r)^(2^T), or (1 - 1.8 (l / r)^2)^(2^T) from
-    the transposed start, so the count depends on no value of the matrix:
-    export and compile see a fixed loop. 16 at M = 49 and ridge 0.01 (27 from
-    the transposed start). In float32 rounding keeps the promise only while
-    (M + ridge) / ridge is below about 5e4.
+
+def default_num_iters(size: int, ridge: float, init: str = 'identity') -> int:
+    """Smallest number of iterations with a residual below 1e-3.
+
+    For entries in [0, 1] the eigenvalues l of P lie in [ridge, M + ridge].
+    The residual's eigenvalues are (1 - l / r)^(2^T), or
+    (1 - 1.8 (l / r)^2)^(2^T) from the transposed start. The count depends on
+    no value of the matrix, so export and compile see a fixed loop. It is 16
+    for M = 49 and ridge 0.01 (27 from the transposed start). In float32 the
+    bound holds only while (M + ridge) / ridge is below about 5e4.
+
+    Args:
+        size: M, >= 1.
+        ridge: Added to the diagonal, > 0.
+        init: ``'identity'`` or ``'transpose'``. Default: ``'identity'``.
     """
     condition = (size + ridge) / ridge
     if init == 'identity':
@@ -80,29 +79,30 @@ def newton_schulz_inverse(
 ) -> Tensor:
     """Inverse of ``matrix + ridge * I`` by the Newton-Schulz iteration.
 
-    ``X <- X (2I - P X)`` with ``P = matrix + ridge * I`` and r the largest
-    absolute row sum of P, per matrix, so that no matrix of a batch depends
-    on another. The gradient is that of the exact inverse, ``-X^T G X^T``.
-    Computed in float32 (float64 for float64).
+    ``X <- X (2I - P X)`` with ``P = matrix + ridge * I``. The start depends
+    on r, the largest absolute row sum of each P, so the matrices of a batch
+    do not affect each other. The gradient is that of the exact inverse,
+    ``-X^T G X^T``. Computed in float32 (float64 for float64).
 
     Args:
         matrix: (..., M, M), symmetric positive semi-definite, floating
             point, M >= 1. The default count assumes entries in [-1, 1].
-        num_iters: Iterations, >= 1. Default: None, the smallest count that
-            guarantees a residual below 1e-3, see :func:`default_num_iters`.
-        ridge: Added to the diagonal, >= 0, and > 0 where ``num_iters`` is
-            None. Default: 0.01.
-        init: ``'identity'`` starts from ``I / r``; ``'transpose'`` from
-            ``1.8 / r^2 P^T``, the form of the paper's start with a scale
-            that converges (the printed 2 / ||W||_2 diverges for every
-            kernel matrix) and needs no symmetry. Default: ``'identity'``.
+        num_iters: Number of iterations, >= 1. Default: None, the smallest
+            number that guarantees a residual below 1e-3, see
+            :func:`default_num_iters`.
+        ridge: Added to the diagonal, >= 0, and > 0 if ``num_iters`` is None.
+            Default: 0.01.
+        init: ``'identity'`` starts from ``I / r``. ``'transpose'`` starts from
+            ``1.8 / r^2 P^T``, which needs no symmetry. The paper has this
+            form with the scale 2 / ||W||_2, which diverges for every kernel
+            matrix. Default: ``'identity'``.
 
     Returns:
         (..., M, M) in ``matrix``'s dtype.
 
     Raises:
-        TypeError: ``matrix`` is not a floating-point tensor.
-        ValueError: ``matrix`` is not square, or another argument is out of
+        TypeError: If ``matrix`` is not a floating-point tensor.
+        ValueError: If ``matrix`` is not square, or another argument is out of
             its range.
     """
     check_tensor('newton_schulz_inverse', 'matrix', matrix)
@@ -124,8 +124,8 @@ def newton_schulz_inverse(
     if num_iters is None:
         if ridge == 0:
             raise ValueError(
-                'newton_schulz_inverse: ridge=0 bounds no iteration count; '
-                'give num_iters or a positive ridge'
+                'newton_schulz_inverse: num_iters has no default for ridge=0; '
+                'pass num_iters or a positive ridge'
             )
         num_iters = default_num_iters(size, ridge, init)
     if num_iters < 1:
