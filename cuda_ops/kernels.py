@@ -1,4 +1,4 @@
-"""Kernel functions of two sets of vectors, in one calling form.
+"""Kernel functions of two sets of vectors, with one calling convention.
 
 ``function(x, y, bandwidth) -> K`` with ``x`` (..., N, D), ``y`` (..., M, D)
 and ``K`` (..., N, M). In the attention, x and y are scaled by D^(-1/4).
@@ -15,7 +15,7 @@ from .laplacian_kernel import laplacian_kernel
 
 
 class Kernel(NamedTuple):
-    """A row of :data:`KERNELS`.
+    """Entry of :data:`KERNELS`.
 
     Attributes:
         function: ``(x, y, bandwidth) -> K``.
@@ -39,7 +39,7 @@ class Kernel(NamedTuple):
 
 def gaussian_kernel(x: Tensor, y: Tensor, bandwidth: float) -> Tensor:
     """``exp(-|x - y|_2^2 / (2 bandwidth^2))``, the kernel of SOFT."""
-    # Nearby points far from the origin would cancel in the expansion.
+    # Differences of points far from the origin would cancel below.
     origin = y.detach().mean(-2, keepdim=True)
     x, y = x - origin, y - origin
     square = (

@@ -40,7 +40,7 @@ def cholesky_inverse(
 def conjugate_gradient_inverse(
     matrix: Tensor, num_iters: int | None = 20, ridge: float = RIDGE
 ) -> Tensor:
-    """Inverse column by column by conjugate gradients, a fixed count.
+    """Inverse by a fixed number of conjugate-gradient steps per column.
 
     ``num_iters=None`` means 20. The gradient is that of the exact inverse,
     ``-X^T G X^T``, as for Newton-Schulz.
@@ -55,8 +55,8 @@ def conjugate_gradient_inverse(
         for _ in range(20 if num_iters is None else num_iters):
             p_direction = p @ direction
             curvature = (direction * p_direction).sum(-2, keepdim=True)
-            # A converged column has nothing left to divide: both ratios are
-            # then 0 and the column stays as it is.
+            # A converged column divides 0 by the smallest number, and stays
+            # as it is.
             step = square / curvature.clamp(min=tiny)
             x = x + step * direction
             residual = residual - step * p_direction
@@ -65,7 +65,7 @@ def conjugate_gradient_inverse(
                 residual + new_square / square.clamp(min=tiny) * direction
             )
             square = new_square
-    # Adds zero, and the implicit gradient.
+    # Adds zero to the value, and the implicit gradient.
     return x - x @ (p - p.detach()) @ x
 
 

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: What each layer may import of this repository and of OpenMMLab, lowest
 #: first; a folder or a file.
 LAYERS = {
+    'cuda_ops/common': {'cuda_ops.common'},
     'cuda_ops': {'cuda_ops'},
     'mmlaplacian/models': {'cuda_ops', 'mmlaplacian.models', 'mmengine'},
     'mmlaplacian/hooks': {
