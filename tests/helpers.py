@@ -1,8 +1,10 @@
-"""Parity rule, dense forms, calls of commands and metafiles for the tests."""
+"""Parity rule, dense forms, commands and metafiles for the tests."""
 
+import ctypes
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import torch
 import yaml
@@ -13,12 +15,14 @@ FLOOR = 8
 
 
 def assert_parity(fast, plain, exact):
-    """The error of ``fast`` is at most twice that of ``plain``, and a floor.
+    """Assert that ``fast`` errs at most twice as much as ``plain``.
+
+    Errors below :data:`FLOOR` units of rounding are always allowed.
 
     Args:
         fast: Result under test.
         plain: Result of plain PyTorch in the dtype of ``fast``.
-        exact: The same in float64.
+        exact: Result in float64.
     """
     assert fast.shape == exact.shape
     eps = torch.finfo(fast.dtype).eps
@@ -29,9 +33,48 @@ def assert_parity(fast, plain, exact):
 
 
 def laplacian_broadcast(x, y, bandwidth=4.0):
-    """The Laplacian kernel by its formula, N x M x D in memory."""
+    """Laplacian kernel by its formula, with N x M x D values in memory."""
     distance = (x[..., :, None, :] - y[..., None, :, :]).abs().sum(-1)
     return torch.exp(-distance / bandwidth)
+
+
+def laplacian_broadcast_backward(grad, x, y, kernel, bandwidth=4.0):
+    """Gradients of the kernel by formula, with N x M x D in memory."""
+    sign = (x[..., :, None, :] - y[..., None, :, :]).sign()
+    weight = (grad * kernel / -bandwidth)[..., None]
+    return (weight * sign).sum(-2), -(weight * sign).sum(-3)
+
+
+def peak_memory(function, device):
+    """Peak memory of a second call, or None if it cannot be measured.
+
+    Returns:
+        Bytes above those that were in use before the call.
+    """
+    function()
+    if device.type == 'cuda':
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        function()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    try:
+        # Linux returns freed memory to the system and resets the peak.
+        ctypes.CDLL(None).malloc_trim(0)
+        Path('/proc/self/clear_refs').write_text('5')
+    except (AttributeError, OSError):
+        return None
+    before = _resident('VmRSS')
+    function()
+    return _resident('VmHWM') - before
+
+
+def _resident(key):
+    for line in Path('/proc/self/status').read_text().splitlines():
+        if line.startswith(key):
+            return int(line.split()[1]) * 1024
+    raise KeyError(key)
 
 
 def dense_z(g, centering='both'):
@@ -58,12 +101,12 @@ def dense_z(g, centering='both'):
 
 
 def run_python(cwd, *command, fails=False):
-    """What ``python COMMAND`` prints; an error unless it ends as it should.
+    """Run ``python COMMAND`` and return its output and errors as text.
 
     Args:
         cwd: Working directory.
-        command: Script and arguments, of any type.
-        fails: Whether it should.
+        command: Script and arguments, converted to strings.
+        fails: Whether the exit status must be other than 0. Default: False.
     """
     result = subprocess.run(
         [sys.executable, *map(str, command)],
@@ -78,7 +121,7 @@ def run_python(cwd, *command, fails=False):
 
 
 def metadata(path):
-    """What the metafile beside a config says of its model."""
+    """Metadata of a config's model in the metafile beside it."""
     models = yaml.safe_load((path.parent / 'metafile.yml').read_text())
     entries = {model['Name']: model for model in models['Models']}
     return entries[path.stem]['Metadata']

@@ -1,4 +1,4 @@
-"""Solvers and kernels of the two tables."""
+"""Kernel functions and solvers that a config can choose."""
 
 import pytest
 import torch
@@ -27,12 +27,12 @@ def test_solver_gradient(name, matrix):
     grad = torch.randn_like(matrix)
     grad = grad + grad.mT
     identity = torch.eye(16, dtype=torch.float64)
-    ours, exact = (matrix.clone().requires_grad_() for _ in range(2))
-    SOLVERS[name](ours, num_iters=num_iters, ridge=0.01).backward(grad)
+    found, exact = (matrix.clone().requires_grad_() for _ in range(2))
+    SOLVERS[name](found, num_iters=num_iters, ridge=0.01).backward(grad)
     torch.linalg.inv(exact + 0.01 * identity).backward(grad)
     # Solvers for symmetric matrices may split a gradient over the triangles.
     torch.testing.assert_close(
-        ours.grad + ours.grad.mT, exact.grad + exact.grad.mT
+        found.grad + found.grad.mT, exact.grad + exact.grad.mT
     )
 
 
@@ -42,7 +42,7 @@ def test_solver_with_equal_landmarks(name):
     assert inverse.isfinite().all()
 
 
-def test_cholesky_says_what_is_wrong():
+def test_cholesky_of_an_indefinite_matrix():
     with pytest.raises(ValueError, match='not positive definite'):
         SOLVERS['cholesky'](-torch.eye(3))
 
@@ -69,11 +69,10 @@ def test_gaussian_far_from_the_origin():
 def test_kernel_formula(name):
     x = torch.randn(9, 5, dtype=torch.float64)
     y = torch.randn(7, 5, dtype=torch.float64)
-    row = KERNELS[name]
+    kernel = KERNELS[name]
     torch.testing.assert_close(
-        row.function(x, y, row.bandwidth), dense(name, x, y)
+        kernel.function(x, y, kernel.bandwidth), dense(name, x, y)
     )
-    assert row.bounded == bool(
-        ((k := row.function(x, x, row.bandwidth)) >= 0).all()
-        and (k <= 1 + 1e-12).all()
-    )
+    values = kernel.function(x, x, kernel.bandwidth)
+    in_range = (values >= 0).all() and (values <= 1 + 1e-12).all()
+    assert kernel.bounded == bool(in_range)
