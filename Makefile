@@ -13,8 +13,9 @@ WORK := work_dirs/demo
 SCENES := data/digits/annotations/val.json
 # A model this small gains nothing from more threads.
 THREADS := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n : 4)))
+OMP := $(THREADS)
 # The set-up knows whether mmcv can follow a model onto a GPU.
-RUN = $$(cat "$(VENV)/mmlaplacian-device.txt") OMP_NUM_THREADS=$(THREADS) \
+RUN = $$(cat "$(VENV)/mmlaplacian-device.txt") OMP_NUM_THREADS=$(OMP) \
     "$(VENV)/bin/python"
 
 .PHONY: demo test test-pretrain lint kernels env env-pretrain clean
@@ -31,13 +32,17 @@ demo: env $(SCENES)
 $(SCENES): mmlaplacian/datasets/digits.py mmlaplacian/datasets/coco.py | env
 	$(RUN) tools/prepare_data.py digits --out data/digits
 
+# A process for each core, with one thread each; tests of a file share fixtures.
+test: OMP := 1
 test: lint
-	$(RUN) -m pytest --require-openmmlab --require-compiled
+	$(RUN) -m pytest --require-openmmlab --require-compiled \
+	    -n $(THREADS) --dist loadfile --no-loadscope-reorder
 
 test-pretrain: env-pretrain
 	OMP_NUM_THREADS=$(THREADS) "$(VENV_PRETRAIN)/bin/python" -m pytest \
 	    --require-mmpretrain --require-compiled tests/pretrain \
-	    tests/ops/test_compiled.py tests/ops/test_registration.py
+	    tests/ops/test_compiled.py tests/ops/test_laplacian_kernel.py \
+	    tests/ops/test_newton_schulz.py
 
 lint: env
 	$(RUN) -m ruff check .

@@ -1,4 +1,4 @@
-"""Options, devices and seeds of every test."""
+"""Options, devices and seeds for every test."""
 
 import pytest
 import torch
@@ -8,33 +8,38 @@ def pytest_addoption(parser):
     parser.addoption(
         '--require-openmmlab',
         action='store_true',
-        help='fail, not skip, where mmcv, mmdet or mmseg is missing',
+        help='fail instead of skipping if mmcv, mmdet or mmseg is missing',
     )
     parser.addoption(
         '--require-mmpretrain',
         action='store_true',
-        help='fail, not skip, where mmpretrain is missing',
+        help='fail instead of skipping if mmpretrain is missing',
     )
     parser.addoption(
         '--require-cuda',
         action='store_true',
-        help='fail, not skip, where no GPU is there',
+        help='fail instead of skipping without a GPU',
     )
     parser.addoption(
         '--require-compiled',
         action='store_true',
-        help='fail, not skip, without the compiled CPU kernels',
+        help='fail instead of skipping without the compiled CPU kernels',
     )
 
 
 def pytest_report_header():
-    """Which implementations are under test."""
+    """Name the CPU kernels under test."""
     import cuda_ops
 
     compiled = cuda_ops.COMPILED
     return (
         f'CPU kernels: {compiled.trouble or "compiled, " + compiled.variant}'
     )
+
+
+def pytest_collection_modifyitems(items):
+    """Start with the longest files, so that parallel runs end together."""
+    items.sort(key=lambda item: 'integration' not in item.path.parts)
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +59,7 @@ def device(request):
 
 @pytest.fixture
 def gpu(request):
-    """A GPU on which the operators run their kernels, or a skip."""
+    """A GPU that runs the operators' kernels; skips without one."""
     from cuda_ops.common import launcher
 
     status = 'PyTorch sees no GPU'
@@ -69,7 +74,7 @@ def gpu(request):
 
 @pytest.fixture(scope='session')
 def openmmlab(request):
-    """mmdet, or a skip with the reason."""
+    """The mmdet module; skips if it does not import."""
     try:
         import mmcv._ext  # noqa: F401
         import mmdet
@@ -82,22 +87,21 @@ def openmmlab(request):
 
 @pytest.fixture(scope='session')
 def mmpretrain(request):
-    """mmpretrain, or a skip with the reason."""
+    """The mmpretrain module; skips if it does not import."""
     try:
         import mmpretrain
     except ImportError as error:
         if request.config.getoption('--require-mmpretrain'):
             pytest.fail(f'--require-mmpretrain: {error}')
         pytest.skip(
-            f'classifiers have an environment of their own, see make '
-            f'test-pretrain: {error}'
+            f'classifiers need the environment of make test-pretrain: {error}'
         )
     return mmpretrain
 
 
 @pytest.fixture(scope='session')
 def digit_scenes(tmp_path_factory):
-    """A folder with few scenes, as tools/prepare_data.py writes them."""
+    """Folder of 12 digit scenes in the format of prepare_data.py."""
     from mmlaplacian.datasets.digits import write_digits
 
     out = tmp_path_factory.mktemp('data') / 'digits'

@@ -406,7 +406,7 @@ def test_the_warning_names_the_layer_and_what_broke(tmp_path):
         ),
         (dict(landmark_pool='dwconv'), [NYSTROM] * 4),
     ],
-    ids=str,
+    ids=['whitening', 'exact', 'grid', 'pool'],
 )
 def test_only_figures_that_exist(attention, expected, tmp_path):
     log_dir = train(Classifier(attention=attention), tmp_path / 'run')

@@ -43,6 +43,16 @@ def cascade():
             'model.neck.in_channels': [16, 32, 64, 128],
         }
     )
+    # The sizes of the heads do not matter here, and take most of the time.
+    config.model.train_cfg.rpn_proposal.max_per_img = 200
+    config.model.test_cfg.rpn.max_per_img = 200
+    for head, stage in zip(
+        config.model.roi_head.bbox_head,
+        config.model.train_cfg.rcnn,
+        strict=True,
+    ):
+        head.update(conv_out_channels=32, fc_out_channels=64)
+        stage.sampler.num = 64
     plain_batch_norm(config)
     init_default_scope(config.default_scope)
     model = MODELS.build(config.model)

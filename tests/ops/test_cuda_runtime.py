@@ -355,7 +355,6 @@ HALF, DOUBLE = (OnGpu(2, 5, 4, dtype=d) for d in (torch.half, torch.double))
         ((OnGpu(108, 108),), None),
         ((torch.empty(2, 2, device='meta'),), 'device type meta'),
     ],
-    ids=str,
 )
 def test_fallback_reasons(driver, tensors, reason):
     names = {1: 'newton_schulz_inverse', 2: 'laplacian_kernel'}
