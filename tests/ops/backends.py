@@ -80,6 +80,30 @@ class Backend:
         return first, function()
 
 
+def sample(backend, shape, dtype=torch.float32):
+    """Tokens, landmarks and a gradient from the standard normal."""
+    leading, n, m, d = shape
+    return tuple(
+        torch.randn(*leading, *axes).to(backend.device, dtype)
+        for axes in ((n, d), (m, d), (n, m))
+    )
+
+
+def near_sample(backend, shape, dtype=torch.float32):
+    """A sample of kernel values near 1, with equal rows and coordinates."""
+    leading, n, m, d = shape
+    scale = 1 / 4 if d <= 80 else 4 / d
+    x, y = (
+        scale * torch.randn(*leading, n, d),
+        scale * torch.randn(*leading, m, d),
+    )
+    y[..., 0, :] = x[..., 0, :]
+    y[..., -1, :] = x[..., -1, :]
+    x[..., n // 2, 0] = y[..., m // 2, 0]
+    grad = torch.randn(*leading, n, m)
+    return tuple(t.to(backend.device, dtype) for t in (x, y, grad))
+
+
 def check_kernel(backend, x, y, grad, bandwidth=4.0):
     """Compare values and gradients with the formula in float64.
 
