@@ -1,10 +1,8 @@
 """Parity rule, dense forms, commands and metafiles for the tests."""
 
-import ctypes
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import torch
 import yaml
@@ -43,38 +41,6 @@ def laplacian_broadcast_backward(grad, x, y, kernel, bandwidth=4.0):
     sign = (x[..., :, None, :] - y[..., None, :, :]).sign()
     weight = (grad * kernel / -bandwidth)[..., None]
     return (weight * sign).sum(-2), -(weight * sign).sum(-3)
-
-
-def peak_memory(function, device):
-    """Peak memory of a second call, or None if it cannot be measured.
-
-    Returns:
-        Bytes above those that were in use before the call.
-    """
-    function()
-    if device.type == 'cuda':
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        function()
-        torch.cuda.synchronize(device)
-        return torch.cuda.max_memory_allocated(device) - before
-    try:
-        # Linux returns freed memory to the system and resets the peak.
-        ctypes.CDLL(None).malloc_trim(0)
-        Path('/proc/self/clear_refs').write_text('5')
-    except (AttributeError, OSError):
-        return None
-    before = _resident('VmRSS')
-    function()
-    return _resident('VmHWM') - before
-
-
-def _resident(key):
-    for line in Path('/proc/self/status').read_text().splitlines():
-        if line.startswith(key):
-            return int(line.split()[1]) * 1024
-    raise KeyError(key)
 
 
 def dense_z(g, centering='both'):

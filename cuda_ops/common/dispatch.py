@@ -19,13 +19,13 @@ class CudaKernels(NamedTuple):
 
     Attributes:
         run: Takes the operator's arguments and a launcher.
-        fallback_reason: Takes the operator's tensors and the launcher, and
-            returns why the kernels cannot take these tensors, or None if they
-            can. :func:`unsupported_tensors` has passed them already.
+        fallback_reason: Takes tensors that :func:`unsupported_tensors` has
+            passed and the launcher, and returns why the kernels cannot take
+            them, or None if they can. Default: the kernels take all of them.
     """
 
     run: Callable
-    fallback_reason: Callable[..., str | None]
+    fallback_reason: Callable[..., str | None] = lambda *_, launch: None
 
 
 _OPERATORS: dict[str, tuple[CudaKernels, Callable]] = {}

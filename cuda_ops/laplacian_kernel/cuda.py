@@ -18,12 +18,11 @@ SOURCE = register_source(
 )
 SIZES = SOURCE.constants()
 
-#: Warps of a forward block.
-MAX_FORWARD_WARPS = 8
+MAX_FORWARD_WARPS = SIZES['kForwardThreads'] // WARP
 #: Tokens of a backward block.
 BACKWARD_TOKENS = 256
 #: Chunks of 32 features of a backward block.
-MAX_BACKWARD_CHUNKS = 4
+MAX_BACKWARD_CHUNKS = SIZES['kBackwardThreads'] // (SIZES['kSubsets'] * WARP)
 #: With fewer blocks the backward pass takes fewer tokens per block.
 FEW_BLOCKS = 512
 
@@ -59,12 +58,8 @@ def backward(
     return grad_x, grad_y
 
 
-def fallback_reason(*tensors: Tensor, launch) -> None:
-    """Return None, since the kernels take matrices of every size."""
-
-
-FORWARD = CudaKernels(forward, fallback_reason)
-BACKWARD = CudaKernels(backward, fallback_reason)
+FORWARD = CudaKernels(forward)
+BACKWARD = CudaKernels(backward)
 
 
 def launch_forward(

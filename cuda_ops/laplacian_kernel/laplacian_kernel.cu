@@ -11,6 +11,7 @@ constexpr int kLandmarks = 7;
 
 // ---------------------------------------------------------------- forward
 
+constexpr int kForwardThreads = 256;  // of a block, at most
 constexpr int kTokens = 128;  // tokens of a block, four per lane
 constexpr int kDepth = 32;    // features in shared memory at a time
 // Keeps float4 alignment and spreads a column over the banks.
@@ -121,6 +122,7 @@ constexpr int kUnitPlaces = 8;
 constexpr int kPlaces = 56;
 static_assert(kPlaces == kUnits * kUnitPlaces, "a row holds whole units");
 constexpr int kWeightTokens = 64;  // tokens in shared memory at a time
+constexpr int kBackwardThreads = 512;  // of a block, at most
 constexpr int kSubsets = 4;        // warps that share 32 features
 
 // (1 + sign(x - y)) / 2 in two instructions. A difference below 1.5e-39 gives a
@@ -366,12 +368,12 @@ __device__ void reduce(const Tensor& partial, const Tensor& grad_y) {
 }
 
 #define LAPLACIAN_KERNELS(suffix, T)                                         \
-  extern "C" __global__ void __launch_bounds__(256)                          \
+  extern "C" __global__ void __launch_bounds__(kForwardThreads)              \
       laplacian_forward_##suffix(const Tensor x, const Tensor y,             \
                                  const Tensor out, const float scale) {      \
     forward<T>(x, y, out, scale);                                            \
   }                                                                          \
-  extern "C" __global__ void __launch_bounds__(512)                          \
+  extern "C" __global__ void __launch_bounds__(kBackwardThreads)             \
       laplacian_backward_##suffix(                                           \
           const Tensor grad, const Tensor x, const Tensor y,                 \
           const Tensor kernel, const Tensor grad_x, const Tensor partial,    \
@@ -379,7 +381,7 @@ __device__ void reduce(const Tensor& partial, const Tensor& grad_y) {
     backward<T>(grad, x, y, kernel, grad_x, partial, tokens_per_block,       \
                 scale);                                                      \
   }                                                                          \
-  extern "C" __global__ void __launch_bounds__(256)                          \
+  extern "C" __global__ void __launch_bounds__(kReduceParts * 32)            \
       laplacian_reduce_##suffix(const Tensor partial, const Tensor grad_y) { \
     reduce<T>(partial, grad_y);                                              \
   }

@@ -1,6 +1,6 @@
 """Launch of the Newton-Schulz inverse's CUDA kernel."""
 
-from math import ceil
+from math import ceil, isqrt
 from pathlib import Path
 
 from torch import Tensor
@@ -24,7 +24,7 @@ SIZES = SOURCE.constants()
 TILE = SIZES['kTile']
 
 #: Largest matrix, with a thread for each tile of a product.
-MAX_SIZE = 128
+MAX_SIZE = TILE * isqrt(SIZES['kMaxWarps'] * WARP)
 #: Largest matrix for which P stays in shared memory next to Y and X.
 MAX_SIZE_WITH_P = 64
 #: The kernel counts iterations in 32 bits.

@@ -235,7 +235,8 @@ __device__ void newton_schulz(const Tensor& matrix, const Tensor& out,
 }
 
 #define NEWTON_SCHULZ_KERNEL(suffix, T)                                      \
-  extern "C" __global__ void __launch_bounds__(1024) newton_schulz_##suffix( \
+  extern "C" __global__ void __launch_bounds__(kMaxWarps * 32)             \
+      newton_schulz_##suffix(                                                \
       const Tensor matrix, const Tensor out, const long long stride,         \
       const long long keep_p, const long long iterations,                    \
       const long long transpose, const float ridge) {                        \

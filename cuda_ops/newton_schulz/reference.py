@@ -22,7 +22,8 @@ def newton_schulz_inverse(
         x = 1.8 / row_sum**2 * p.mT
     for _ in range(num_iters):
         x = 2 * x - x @ (p @ x)
-    return x.to(matrix.dtype)
+    # A transposed start has transposed strides.
+    return x.to(matrix.dtype).contiguous()
 
 
 def newton_schulz_inverse_backward(grad: Tensor, inverse: Tensor) -> Tensor:

@@ -10,11 +10,8 @@ from backends import (
     near_sample,
     sample,
 )
-from helpers import (
-    assert_parity,
-    laplacian_broadcast,
-    peak_memory,
-)
+from benchmark_ops import peak_memory
+from helpers import assert_parity, laplacian_broadcast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
