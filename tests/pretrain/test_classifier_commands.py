@@ -133,4 +133,4 @@ def test_an_average_of_the_weights(trained):
 
 def test_the_report(mmpretrain, tmp_path):
     text = run_python(tmp_path, '-m', 'mmlaplacian.check_env', '--pretrain')
-    assert 'everything that training needs can be imported' in text
+    assert 'all packages that training needs can be imported' in text
