@@ -1,13 +1,11 @@
-"""Run the experiments of configs/experiments.yml, and compare.
+"""Run the experiments of configs/experiments.yml and compare the results.
 
-python tools/reproduce.py list
+python tools/reproduce.py report --out report.md
 python tools/reproduce.py run ID --seed 0 1 2
-python tools/reproduce.py report --markdown report.md --json report.json
 python tools/reproduce.py zoo --out docs/model_zoo.md
 """
 
 import argparse
-import json
 import os
 import shlex
 import subprocess
@@ -21,9 +19,23 @@ check_or_exit('reproduce.py')
 from mmengine.config import DictAction
 
 from mmlaplacian.errors import InputError
-from mmlaplacian.experiments import table as experiments
 from mmlaplacian.experiments.model_zoo import model_zoo
-from mmlaplacian.experiments.run_logs import DONE, NOT_RUN, UNFINISHED
+from mmlaplacian.experiments.results import (
+    TRAINING_KEYS,
+    batch_size_problem,
+    differences,
+    judge,
+    markdown_report,
+    summarize,
+)
+from mmlaplacian.experiments.run_logs import (
+    DONE,
+    INVALID,
+    TRAINED,
+    UNFINISHED,
+    final_checkpoint,
+)
+from mmlaplacian.experiments.table import find_experiment, load_experiments
 
 TOOLS = Path(__file__).resolve().parent
 CONFIGS = TOOLS.parent / 'configs'
@@ -35,176 +47,72 @@ def parse_args():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parsers = parser.add_subparsers(dest='what', required=True)
-    places = argparse.ArgumentParser(add_help=False)
-    places.add_argument(
+    parsers = parser.add_subparsers(dest='command', required=True)
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument(
         '--table',
         type=Path,
         default=CONFIGS / 'experiments.yml',
-        help='table of experiments; default: that of this project',
+        help='table of experiments (default: the table of this project)',
     )
-    places.add_argument(
+    common.add_argument(
         '--work-dirs',
         type=Path,
         default=Path('work_dirs'),
-        help='runs are in WORK_DIRS/ID/seedN; default: work_dirs',
+        help='folder of all runs, WORK_DIRS/ID/seedN (default: work_dirs)',
     )
-    places.add_argument(
-        '--run',
-        action='append',
-        default=[],
-        metavar='ID=DIR',
-        help='take DIR as a work directory of ID; may be repeated. The '
-        'config in it is run: give none that you do not trust',
+    for name, text in (
+        (
+            'report',
+            'print all experiments, their state, published figures and ours',
+        ),
+        ('zoo', 'print the model zoo page'),
+    ):
+        page = parsers.add_parser(name, parents=[common], help=text)
+        page.add_argument(
+            '--out', type=Path, help='write to this file instead'
+        )
+    run = parsers.add_parser(
+        'run', parents=[common], help='train and test an experiment'
     )
-    parsers.add_parser(
-        'list', parents=[places], help='every experiment and its state'
-    )
-    add_run(parsers, places)
-    report = parsers.add_parser(
-        'report', parents=[places], help='published figures beside ours'
-    )
-    report.add_argument('--markdown', type=Path, metavar='FILE')
-    report.add_argument('--json', type=Path, metavar='FILE')
-    zoo = parsers.add_parser(
-        'zoo', parents=[places], help='the model zoo page'
-    )
-    zoo.add_argument('--out', type=Path, help='file; default: print it')
-    return parser.parse_args()
-
-
-def add_run(parsers, places):
-    parser = parsers.add_parser(
-        'run', parents=[places], help='train and test an experiment'
-    )
-    parser.add_argument('id', help='experiment')
-    parser.add_argument(
+    run.add_argument('id', help='id of the experiment')
+    run.add_argument(
         '--seed',
         type=int,
         nargs='+',
-        help='one run each, one after another; default: those of the table',
+        help='train once with each seed (default: the seeds of the table)',
     )
-    parser.add_argument(
-        '--dry-run', action='store_true', help='print the commands only'
+    run.add_argument(
+        '--dry-run', action='store_true', help='only print the commands'
     )
-    starts = parser.add_mutually_exclusive_group()
-    starts.add_argument(
+    run.add_argument(
         '--processes',
         type=int,
-        help='GPUs, or gloo on CPUs: through tools/dist_train.sh',
-    )
-    starts.add_argument(
-        '--launcher',
-        choices=('slurm', 'mpi'),
-        help='of train.py and test.py, where srun or mpirun starts this',
+        help='number of processes on this machine, one for each GPU; '
+        'tools/dist_train.sh starts them',
     )
     for name in ('amp', 'auto-scale-lr', 'resume', 'from-scratch'):
-        parser.add_argument(
-            f'--{name}', action='store_true', help='of train.py'
+        run.add_argument(
+            f'--{name}', action='store_true', help='passed to tools/train.py'
         )
-    parser.add_argument(
+    run.add_argument(
         '--cfg-options',
         nargs='+',
         default=[],
         metavar='KEY=VALUE',
-        help='of train.py and test.py, beside those of the experiment',
+        help='more settings, passed to tools/train.py and tools/test.py',
     )
-
-
-def given_folders(runs: list[str], table: dict) -> dict[str, list[Path]]:
-    """Work directories of ``--run``, by the experiment's id."""
-    folders: dict[str, list[Path]] = {}
-    for text in runs:
-        name, _, path = text.partition('=')
-        experiment = experiments.find_experiment(table, name)
-        folder = Path(path)
-        if not path or not folder.is_dir():
-            raise InputError(
-                f'--run: expected ID=DIR with a work directory, got {text!r}'
-                ' and no such folder'
-            )
-        inside = experiments.seed_folders(folder) or [folder]
-        folders.setdefault(experiment.run_id, []).extend(inside)
-    return folders
-
-
-def last_checkpoint(folder: Path) -> Path | None:
-    """The checkpoint that a training saved last, also in a moved folder."""
-    note = folder / 'last_checkpoint'
-    if not note.is_file():
-        return None
-    saved = Path(note.read_text().strip())
-    for path in (saved, folder / saved.name):
-        if path.is_file():
-            return path
-    return None
-
-
-def read_later(folder: Path) -> str:
-    """For a shell: the checkpoint that a training will have saved last."""
-    return f'"$(cat {shlex.quote(str(folder / "last_checkpoint"))})"'
-
-
-def find_start(experiment, seed: int, args, given: dict, table: dict) -> str:
-    """``load_from`` of an experiment that starts from another's run."""
-    origin = table[experiment.starts_from]
-    folder = origin.folder(args.work_dirs, seed)
-    if folders := given.get(origin.run_id):
-        same = [path for path in folders if path.name == folder.name]
-        folder = (same or folders)[0]
-    found = last_checkpoint(folder)
-    if found:
-        return str(found)
-    if args.dry_run:
-        return read_later(folder)
-    raise InputError(
-        f'{experiment.id} starts from {origin.id}, whose last checkpoint is '
-        f'not in {folder.absolute()}: run it first, with {COMMAND} '
-        f'{origin.id} --seed {seed}, or give a work directory of it, with '
-        f'--run {origin.id}=DIR'
-    )
-
-
-def build_commands(experiment, seed: int, folder: Path, start, args) -> tuple:
-    """Words of the training and of the test, without the checkpoint."""
-    config = str(CONFIGS / experiment.config)
-    options = [f'{k}={v}' for k, v in experiment.overrides.items()]
-    options += [f'randomness.seed={seed}', *args.cfg_options]
-    if args.processes:
-        train = ['bash', str(TOOLS / 'dist_train.sh'), config]
-        train.append(str(args.processes))
-        test = ['bash', str(TOOLS / 'dist_test.sh'), config]
-    else:
-        train = [sys.executable, str(TOOLS / 'train.py'), config]
-        test = [sys.executable, str(TOOLS / 'test.py'), config]
-    common = ['--work-dir', str(folder)]
-    if args.launcher:
-        common += ['--launcher', args.launcher]
-    train += common
-    for name in ('amp', 'auto_scale_lr', 'resume', 'from_scratch'):
-        if getattr(args, name):
-            train.append(f'--{name.replace("_", "-")}')
-    load_from = [f'load_from={start}'] if start else []
-    train += ['--cfg-options', *options, *load_from]
-    return train, test, [*common, '--cfg-options', *options]
-
-
-def count_processes(args) -> int:
-    """How many will train, of all machines."""
-    if not (args.launcher or args.processes):
-        return 1
-    names = dict(slurm='SLURM_NTASKS', mpi='OMPI_COMM_WORLD_SIZE')
-    # dist_train.sh takes the number of machines from NNODES.
-    name = names.get(args.launcher, 'NNODES')
-    text = os.environ.get(name, '1')
-    if not text.isdigit():
-        raise InputError(f'{name}: expected a number, got {text!r}')
-    return int(text) * (args.processes or 1)
+    return parser.parse_args()
 
 
 def check_settings(experiment, args) -> None:
-    """Refuse what would train in vain, or with the wrong learning rate."""
+    """Refuse settings of another experiment, or a wrong learning rate.
+
+    Raises:
+        InputError: See above.
+    """
     options = argparse.Namespace()
+    expected = experiment.load_config(CONFIGS)
     config = experiment.load_config(CONFIGS)
     try:
         DictAction([], 'given')(None, options, args.cfg_options)
@@ -214,139 +122,126 @@ def check_settings(experiment, args) -> None:
             f'--cfg-options: expected KEY=VALUE of {experiment.config}, got '
             f'{" ".join(args.cfg_options)}: {error}'
         ) from error
-    expected = experiment.load_config(CONFIGS)
-    for key, got, wanted in experiments.differences(config, expected):
+    for key, got, wanted in differences(config, expected, TRAINING_KEYS):
         raise InputError(
             f'--cfg-options: {key}={got} would be another experiment than '
             f'{experiment.id}, which has {wanted}; train it with '
             'tools/train.py'
         )
-    asked = args.auto_scale_lr or 'optim_wrapper.optimizer.lr' in options.given
-    troubles = experiments.batch_troubles(config, count_processes(args))
-    if troubles and not asked:
+    # dist_train.sh takes the number of machines from NNODES.
+    machines = os.environ.get('NNODES', '1') if args.processes else '1'
+    if not machines.isdigit():
+        raise InputError(f'NNODES: expected a number, got {machines!r}')
+    problem = batch_size_problem(config, int(machines) * (args.processes or 1))
+    chosen = 'optim_wrapper.optimizer.lr' in options.given
+    if problem and not (args.auto_scale_lr or chosen):
         text = (
-            f'{experiment.id}: {troubles[0]}: add --processes N for N GPUs, '
-            'or --auto-scale-lr, or give a learning rate of your own, with '
-            '--cfg-options optim_wrapper.optimizer.lr=LR'
+            f'{experiment.id}: {problem}. Add --processes N for N GPUs, or '
+            '--auto-scale-lr, or choose a learning rate with --cfg-options '
+            'optim_wrapper.optimizer.lr=LR'
         )
         if not args.dry_run:
             raise InputError(text)
         print(text)
 
 
-def execute(words: list[str], dry: bool) -> None:
-    """Print a command and, unless ``dry``, run it."""
-    shown = (w if '"$(cat ' in w else shlex.quote(w) for w in words)
-    print(' '.join(shown), flush=True)
-    if dry:
+def starting_point(experiment, seed: int, args, table) -> list[str]:
+    """``load_from`` option of an experiment that starts from another's run.
+
+    Raises:
+        InputError: That run has no final checkpoint.
+    """
+    given = any(text.startswith('load_from=') for text in args.cfg_options)
+    if not experiment.starts_from or given:
+        return []
+    origin = table[experiment.starts_from]
+    path = origin.folder(args.work_dirs, seed)
+    path /= final_checkpoint(origin.load_config(CONFIGS))
+    if not (path.is_file() or args.dry_run):
+        raise InputError(
+            f'{experiment.id} starts from {origin.id}, but {path} does not '
+            f'exist. Run it first with {COMMAND} {origin.id} --seed {seed}, '
+            'or name a checkpoint with --cfg-options load_from=FILE'
+        )
+    return [f'load_from={path}']
+
+
+def execute(words: list[str], dry_run: bool) -> None:
+    """Print a command and, unless ``dry_run``, run it.
+
+    Raises:
+        InputError: The command failed.
+    """
+    print(shlex.join(words), flush=True)
+    if dry_run:
         return
     environment = {'PYTHON': sys.executable, **os.environ}
     status = subprocess.run(words, env=environment).returncode
     if status:
         raise InputError(
-            f'{Path(words[1]).name} ended with exit status {status}; what it '
-            'printed says why'
+            f'{Path(words[1]).name} failed with exit status {status}; see '
+            'its messages above'
         )
 
 
-def check_state(outcome, args) -> None:
-    """Refuse a folder that a training would spoil."""
-    notes = '; '.join(outcome.notes)
-    if outcome.status == UNFINISHED and not args.resume:
-        raise InputError(
-            f'{outcome.folder} holds a run that is not finished ({notes}): '
-            'go on with it by --resume, or move it away'
-        )
-    if outcome.status not in (NOT_RUN, UNFINISHED, DONE):
-        raise InputError(
-            f'{outcome.folder}: {outcome.status} ({notes}): move it away'
-        )
-
-
-def run_seed(experiment, seed: int, folder: Path, args, given, table) -> None:
-    """Train and test what of a run is not there yet."""
-    outcome = experiments.judge(experiment, folder, CONFIGS)
-    if not args.dry_run:
-        check_state(outcome, args)
-    if outcome.status == DONE and outcome.tested:
+def run_seed(experiment, seed: int, args, table) -> None:
+    """Train and test one seed, skipping what is already done."""
+    outcome = judge(experiment, args.work_dirs, seed, CONFIGS)
+    folder, notes = outcome.folder, '; '.join(outcome.notes)
+    if outcome.status == DONE:
         print(f'{experiment.id}, seed {seed}: done, in {folder}')
         return
-    start = None
-    trains = outcome.status != DONE
-    # Resuming puts the newest checkpoint in the place of the start.
-    resumes = args.resume and last_checkpoint(folder)
-    if trains and experiment.starts_from and not resumes:
-        start = find_start(experiment, seed, args, given, table)
-    train, test, rest = build_commands(experiment, seed, folder, start, args)
-    if trains:
-        check_settings(experiment, args)
-        execute(train, args.dry_run)
-    found = None if trains and args.dry_run else last_checkpoint(folder)
-    if not found and not args.dry_run:
+    if outcome.status == UNFINISHED and not args.resume:
         raise InputError(
-            f'{folder} holds no last_checkpoint after the training: the '
-            'config must save one (default_hooks.checkpoint)'
+            f'{folder} holds an unfinished run ({notes}): continue it with '
+            '--resume, or move it away'
         )
-    checkpoint = str(found or read_later(folder))
-    processes = [str(args.processes)] if args.processes else []
-    execute([*test, checkpoint, *processes, *rest], args.dry_run)
-
-
-def run(args, table: dict, given: dict) -> None:
-    experiment = experiments.find_experiment(table, args.id)
-    if not (CONFIGS / experiment.config).is_file():
-        raise InputError(
-            f'{experiment.id}: expected the config '
-            f'{CONFIGS / experiment.config}, found none'
-        )
-    seeds = args.seed or experiment.seeds
-    folders = given.get(experiment.run_id)
-    if folders and len(folders) != len(seeds):
-        raise InputError(
-            f'--run {experiment.run_id}=DIR: expected a folder for each of '
-            f'the {len(seeds)} seeds ({", ".join(map(str, seeds))}), got '
-            f'{len(folders)}; choose the seeds with --seed'
-        )
-    if experiment.run_id != experiment.id:
-        print(f'{experiment.id} is the run of {experiment.run_id}')
-    print(
-        f'{experiment.id}: {experiment.hardware}, time of a seed '
-        f'{experiment.time}; results: {args.work_dirs}/{experiment.run_id}'
+    if outcome.status == INVALID:
+        raise InputError(f'{folder} is invalid ({notes}): move it away')
+    common = ['--work-dir', str(folder), '--cfg-options']
+    common += [f'{k}={v}' for k, v in experiment.overrides.items()]
+    common += [f'randomness.seed={seed}', *args.cfg_options]
+    starter = [sys.executable, str(TOOLS / '{}.py')]
+    processes = []
+    if args.processes:
+        starter = ['bash', str(TOOLS / 'dist_{}.sh')]
+        processes = [str(args.processes)]
+    config = str(CONFIGS / experiment.config)
+    train, test = (
+        [starter[0], starter[1].format(name), config]
+        for name in ('train', 'test')
     )
-    for i, seed in enumerate(seeds):
-        own = experiment.folder(args.work_dirs, seed)
-        folder = folders[i] if folders else own
-        run_seed(experiment, seed, folder, args, given, table)
-
-
-def list_experiments(summaries: list) -> None:
-    """A line for each experiment."""
-    rows = [('experiment', 'published', 'ours', 'status', 'config')]
-    for summary in summaries:
-        row = summary.experiment
-        names = [metric.name for metric in row.metrics]
-        figures = [experiments.published_text(row, name) for name in names]
-        ours = [experiments.ours_text(summary, name) for name in names]
-        config = f'configs/{row.config}'
-        overrides = [f'{key}={value}' for key, value in row.overrides.items()]
-        rows.append(
-            (
-                row.id,
-                ' / '.join(dict.fromkeys(figures)),
-                ' / '.join(ours) if summary.done else '-',
-                summary.status,
-                ' '.join([config, *overrides]),
-            )
+    if outcome.status != TRAINED:
+        check_settings(experiment, args)
+        # With both, mmengine would resume from load_from.
+        resumes = args.resume and (folder / 'last_checkpoint').is_file()
+        start = []
+        if not resumes:
+            start = starting_point(experiment, seed, args, table)
+        flags = [
+            f'--{name.replace("_", "-")}'
+            for name in ('amp', 'auto_scale_lr', 'from_scratch')
+            if getattr(args, name)
+        ]
+        flags += ['--resume'] if resumes else []
+        execute([*train, *processes, *flags, *common, *start], args.dry_run)
+    checkpoint = folder / final_checkpoint(experiment.load_config(CONFIGS))
+    if not (checkpoint.is_file() or args.dry_run):
+        raise InputError(
+            f'{checkpoint} does not exist after the training: the config must '
+            'save the last epoch or iteration (default_hooks.checkpoint)'
         )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for cells in rows:
-        padded = map(str.ljust, cells, widths)
-        print('  '.join(padded).rstrip())
+    execute([*test, str(checkpoint), *processes, *common], args.dry_run)
 
 
-def write(path: Path | None, text: str) -> None:
-    """Write a file where one is asked for."""
+def write(text: str, path: Path | None) -> None:
+    """Write a page to a file, or print it.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
     if path is None:
+        print(text, end='')
         return
     try:
         path.write_text(text)
@@ -354,35 +249,24 @@ def write(path: Path | None, text: str) -> None:
         raise InputError(f'{path} cannot be written: {error}') from error
 
 
-def report(args, summaries: list) -> None:
-    text = experiments.markdown_report(summaries, COMMAND)
-    content = experiments.json_report(summaries, COMMAND)
-    write(args.markdown, text)
-    write(args.json, json.dumps(content, indent=2) + '\n')
-    print(text, end='')
-
-
 def main():
     args = parse_args()
     try:
-        table = experiments.load_experiments(args.table)
-        if args.what == 'zoo':
-            page = model_zoo(table, TOOLS.parent / 'model-index.yml', ZOO)
-            write(args.out, page)
-            if not args.out:
-                print(page, end='')
-            return
-        given = given_folders(args.run, table)
-        if args.what == 'run':
-            run(args, table, given)
-            return
-        summaries = experiments.summarize(
-            table, CONFIGS, args.work_dirs, given
-        )
-        if args.what == 'list':
-            list_experiments(summaries)
+        table = load_experiments(args.table)
+        if args.command == 'zoo':
+            index = TOOLS.parent / 'model-index.yml'
+            write(model_zoo(table, index, ZOO), args.out)
+        elif args.command == 'run':
+            experiment = find_experiment(table, args.id)
+            print(
+                f'{experiment.id}: {experiment.hardware}; time of a seed: '
+                f'{experiment.time}'
+            )
+            for seed in args.seed or experiment.seeds:
+                run_seed(experiment, seed, args, table)
         else:
-            report(args, summaries)
+            summaries = summarize(table, CONFIGS, args.work_dirs)
+            write(markdown_report(summaries), args.out)
     except InputError as error:
         sys.exit(f'reproduce.py: {error}')
 
