@@ -7,8 +7,10 @@ from .common.compiled import COMPILED, HOW_TO_BUILD
 
 
 def main():
-    if COMPILED.trouble:
-        print(f'cpu: plain PyTorch ({COMPILED.trouble}; {HOW_TO_BUILD})')
+    if COMPILED.unavailable_reason:
+        print(
+            f'cpu: plain PyTorch ({COMPILED.unavailable_reason}; {HOW_TO_BUILD})'
+        )
     else:
         print(f'cpu: compiled, {COMPILED.variant}')
     if not torch.cuda.is_available():

@@ -157,22 +157,22 @@ def main() -> int:
     ]
     if not pretrain:
         checks.append(check_mmcv_ops)
-    troubles = []
+    problems = []
     for check in checks:
         try:
             check()
         except InputError as error:
-            troubles.append(str(error))
-    for trouble in troubles:
-        print(f'problem: {trouble}', file=sys.stderr)
-    if not troubles and not pretrain and mmcv_lacks_cuda():
+            problems.append(str(error))
+    for problem in problems:
+        print(f'problem: {problem}', file=sys.stderr)
+    if not problems and not pretrain and mmcv_lacks_cuda():
         print(
             'mmcv was built without CUDA: detectors run on the CPU, set '
             + CPU_ONLY
         )
-    if not troubles:
+    if not problems:
         print('all packages that training needs can be imported')
-    return int(bool(troubles))
+    return int(bool(problems))
 
 
 if __name__ == '__main__':

@@ -32,9 +32,7 @@ def pytest_report_header():
     import cuda_ops
 
     compiled = cuda_ops.COMPILED
-    return (
-        f'CPU kernels: {compiled.trouble or "compiled, " + compiled.variant}'
-    )
+    return f'CPU kernels: {compiled.unavailable_reason or "compiled, " + compiled.variant}'
 
 
 def pytest_collection_modifyitems(items):

@@ -180,8 +180,10 @@ def test_wheel_holds_two_packages_and_the_configs(wheel):
 
 
 def test_wheel_carries_the_compiled_kernels(wheel, tmp_path, pytestconfig):
-    if COMPILED.trouble and not pytestconfig.getoption('--require-compiled'):
-        pytest.skip(COMPILED.trouble)
+    if COMPILED.unavailable_reason and not pytestconfig.getoption(
+        '--require-compiled'
+    ):
+        pytest.skip(COMPILED.unavailable_reason)
     zipfile.ZipFile(wheel).extractall(tmp_path)
     result = subprocess.run(
         [sys.executable, '-m', 'cuda_ops'],

@@ -1,8 +1,8 @@
-"""Bring checkpoints into the form that the configs here expect.
+"""Convert checkpoints for the configs of this project.
 
-convert_checkpoint.py backbone IN OUT      the backbone of a trained model
-convert_checkpoint.py warm-start IN OUT    start from PVT or PVTv2 weights
-convert_checkpoint.py publish IN OUT       weights alone, hash in the name
+convert_checkpoint.py backbone IN OUT      extract a trained backbone
+convert_checkpoint.py warm-start IN OUT    initialise from PVT or PVTv2 weights
+convert_checkpoint.py publish IN OUT       keep the weights, add a hash to the name
 """
 
 import argparse
@@ -16,8 +16,8 @@ from mmlaplacian.checkpoints import convert
 from mmlaplacian.errors import InputError
 from mmlaplacian.models import ARCHS
 
-#: PVT-Tiny gives 90.5 % of tiny and PVTv2-B1 99.8 % (docs/weights.md). Below
-#: half, most of the model is random.
+#: PVT-Tiny covers 90.5 % of tiny, and PVTv2-B1 99.8 % (docs/weights.md). Below
+#: half, most of the model stays random.
 MIN_SHARE = 0.5
 
 
@@ -31,18 +31,18 @@ def parse_args():
     files.add_argument('source', metavar='IN', help='checkpoint to read')
     files.add_argument('out', metavar='OUT', help='checkpoint to write')
     files.add_argument(
-        '--force', action='store_true', help='overwrite a file that is there'
+        '--force', action='store_true', help='overwrite an existing file'
     )
     command = commands.add_parser(
         'backbone',
         parents=[files],
-        help='take the backbone out of a classifier or detector',
+        help='extract the backbone of a classifier or detector',
     )
     command.add_argument(
-        '--arch', choices=ARCHS, help='size; default: found from the shapes'
+        '--arch', choices=ARCHS, help='size; default: inferred from the shapes'
     )
     command.add_argument(
-        '--ema', action='store_true', help='take the averaged weights'
+        '--ema', action='store_true', help='use the averaged weights'
     )
     command = commands.add_parser(
         'warm-start',
@@ -56,13 +56,13 @@ def parse_args():
         '--min-share',
         type=float,
         default=MIN_SHARE,
-        help='fail where a smaller share of the parameters is found, 0 to 1; '
+        help='fail if a smaller share of the parameters is covered, 0 to 1; '
         'default: %(default)s',
     )
     command.add_argument(
         '--trust',
         action='store_true',
-        help='read a whole checkpoint of a training, and run code in it',
+        help='unpickle the file, which may run code in it',
     )
     command = commands.add_parser(
         'publish',
@@ -83,7 +83,7 @@ def backbone(args):
         args.source, args.arch, args.ema
     )
     for name, tensor in dropped.items():
-        print(f'left out: {name} {tuple(tensor.shape)}')
+        print(f'skipped: {name} {tuple(tensor.shape)}')
     convert.write_checkpoint(content, args.out, args.force)
     print(
         f'{args.out}: LaplacianFormer {content["meta"]["arch"]}, '
@@ -97,7 +97,7 @@ def warm_start(args):
     print(report.text())
     if report.share < args.min_share:
         raise InputError(
-            f'{args.source} gives {report.share:.2%} of the parameters of '
+            f'{args.source} covers {report.share:.2%} of the parameters of '
             f'{args.arch}, less than --min-share {args.min_share:.0%}; '
             'nothing was written'
         )
@@ -114,7 +114,7 @@ def publish(args):
         args.source, args.out, args.safetensors, args.force
     )
     if dropped:
-        print(f'left out: {", ".join(dropped)}')
+        print(f'skipped: {", ".join(dropped)}')
     for file in files:
         print(f'{file}: {file.stat().st_size / 1e6:.1f} MB')
 

@@ -41,7 +41,9 @@ def parse_args():
         default=192,
         help='height and width in pixels, 192 to 256; default: %(default)s',
     )
-    command.add_argument('--seed', type=int, default=0)
+    command.add_argument(
+        '--seed', type=int, default=0, help='seed; default: %(default)s'
+    )
     command = commands.add_parser(
         'digits-classes', help='pictures of one digit, a folder for each class'
     )

@@ -53,7 +53,13 @@ def parse_args():
         help='how several processes were started',
     )
     # PyTorch's older launcher passes this option.
-    parser.add_argument('--local_rank', '--local-rank', type=int, default=0)
+    parser.add_argument(
+        '--local_rank',
+        '--local-rank',
+        type=int,
+        default=0,
+        help=argparse.SUPPRESS,
+    )
     args = parser.parse_args()
     if args.out and Path(args.out).suffix not in ('.pkl', '.pickle'):
         parser.error(f'--out: expected a .pkl or .pickle file, got {args.out}')

@@ -61,7 +61,13 @@ def parse_args():
         help='how several processes were started',
     )
     # PyTorch's older launcher passes this option.
-    parser.add_argument('--local_rank', '--local-rank', type=int, default=0)
+    parser.add_argument(
+        '--local_rank',
+        '--local-rank',
+        type=int,
+        default=0,
+        help=argparse.SUPPRESS,
+    )
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-# What mmpretrain adds to the runtime of every task.
+# Additions to runtime.py for mmpretrain.
 _base_ = './runtime.py'
 default_scope = 'mmpretrain'
 default_hooks = dict(

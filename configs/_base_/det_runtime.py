@@ -1,4 +1,4 @@
-# What mmdet adds to the runtime of every task.
+# Additions to runtime.py for mmdet.
 _base_ = './runtime.py'
 default_scope = 'mmdet'
 default_hooks = dict(

@@ -1,5 +1,5 @@
-# Follows default_runtime of mmdet 3.3 and mmseg 1.2; keys that differ between
-# tasks stand in the recipes.
+# Runtime of all tasks, as in default_runtime of mmdet 3.3 and mmseg 1.2. The
+# recipes contain the keys that differ between tasks.
 custom_imports = dict(imports=['mmlaplacian'], allow_failed_imports=False)
 env_cfg = dict(
     cudnn_benchmark=False,

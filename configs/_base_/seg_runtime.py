@@ -1,4 +1,4 @@
-# What mmseg adds to the runtime of every task.
+# Additions to runtime.py for mmseg.
 _base_ = './runtime.py'
 default_scope = 'mmseg'
 default_hooks = dict(

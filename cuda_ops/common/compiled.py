@@ -61,21 +61,23 @@ class CompiledKernels:
         folder: Where to look for the library.
 
     Attributes:
-        trouble: Why the library is not in use; None if it is in use.
+        unavailable_reason: Why the library is not in use; None if it is in use.
     """
 
     def __init__(self, folder: Path):
         found = sorted(folder.glob('_C.*so'))
         self._library = None
-        self.trouble = reason_not_to_load(found[0] if found else None)
-        if self.trouble:
+        self.unavailable_reason = reason_not_to_load(
+            found[0] if found else None
+        )
+        if self.unavailable_reason:
             return
         try:
             torch.ops.load_library(str(found[0]))
             self._library = ctypes.CDLL(str(found[0]))
         except OSError as error:
             reason = error.__cause__ or error
-            self.trouble = f'{found[0]} does not load: {reason}'
+            self.unavailable_reason = f'{found[0]} does not load: {reason}'
             return
         self._library.mmlaplacian_variant.restype = ctypes.c_char_p
 
@@ -108,10 +110,10 @@ class CompiledKernels:
 
 
 COMPILED = CompiledKernels(PACKAGE)
-if COMPILED.trouble:
+if COMPILED.unavailable_reason:
     warnings.warn(
         f'cuda_ops: the compiled CPU kernels are not in use: '
-        f'{COMPILED.trouble}. The slower PyTorch form runs instead; '
+        f'{COMPILED.unavailable_reason}. The slower PyTorch form runs instead; '
         f'{HOW_TO_BUILD}',
         stacklevel=2,
     )

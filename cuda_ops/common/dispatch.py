@@ -124,7 +124,7 @@ def fallback_reason(operator: str, *tensors: Tensor) -> str | None:
         )
     device = tensors[0].device
     if device.type == 'cpu':
-        return COMPILED.trouble
+        return COMPILED.unavailable_reason
     if device.type != 'cuda':
         return f'there are no kernels for the device type {device.type}'
     reason = unsupported_tensors(*tensors)

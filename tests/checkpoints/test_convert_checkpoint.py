@@ -108,7 +108,7 @@ def pretrained_config(path, arch='nano'):
 def test_backbone_of_a_trained_classifier(trained, tmp_path):
     path, last, mean = trained
     text = run(tmp_path, 'backbone', path, 'new/nano.pth')
-    assert 'left out: head.weight (10, 128)' in text
+    assert 'skipped: head.weight (10, 128)' in text
     assert 'new/nano.pth: LaplacianFormer nano' in text
     out = tmp_path / 'new/nano.pth'
     content = load(out)
@@ -220,7 +220,7 @@ def test_too_small_a_share(pvt, tmp_path):
     command = ('warm-start', pvt, 'tiny.pth', '--arch', 'tiny')
     text = run(tmp_path, *command, fails=True)
     assert 'taken: 0 of ' in text
-    assert 'gives 0.00% of the parameters of tiny' in text
+    assert 'covers 0.00% of the parameters of tiny' in text
     assert not list(tmp_path.iterdir())
 
 
@@ -261,7 +261,7 @@ def test_publish(trained, tmp_path):
     path, _, mean = trained
     text = run(tmp_path, 'publish', path, 'out/net.pth')
     for part in ('message_hub', 'optimizer', 'ema_state_dict'):
-        assert part in text.partition('left out:')[2].partition('\n')[0]
+        assert part in text.partition('skipped:')[2].partition('\n')[0]
     out = only(tmp_path, 'out/net-*.pth')
     assert str(out.relative_to(tmp_path)) in text
     assert_hash(out)

@@ -37,10 +37,12 @@ def make_backend(name, request):
             pytest.skip('PyTorch sees no GPU')
         yield Backend(name, 'cuda', REFERENCE_OPERATORS)
     elif name in VARIANTS:
-        if COMPILED.trouble:
+        if COMPILED.unavailable_reason:
             if request.config.getoption('--require-compiled'):
-                pytest.fail(f'--require-compiled: {COMPILED.trouble}')
-            pytest.skip(COMPILED.trouble)
+                pytest.fail(
+                    f'--require-compiled: {COMPILED.unavailable_reason}'
+                )
+            pytest.skip(COMPILED.unavailable_reason)
         try:
             COMPILED.use_variant(name)
         except ValueError as error:

@@ -18,22 +18,24 @@ from cuda_ops.common.sources import (
 
 def test_libraries_that_are_refused(tmp_path, monkeypatch):
     library = tmp_path / '_C.so'
-    assert 'not built' in CompiledKernels(tmp_path).trouble
+    assert 'not built' in CompiledKernels(tmp_path).unavailable_reason
     library.write_bytes(b'\x7fELF, but of another project')
     assert (
         'is not the library of mmlaplacian'
-        in CompiledKernels(tmp_path).trouble
+        in CompiledKernels(tmp_path).unavailable_reason
     )
     entry = code_hashes().split(',')[0]
     library.write_bytes(MARK + code_hashes().replace(entry, 'a.h=0').encode())
     files = f'a.h, {entry.partition("=")[0]}'
-    assert f'these files: {files}' in CompiledKernels(tmp_path).trouble
+    assert (
+        f'these files: {files}' in CompiledKernels(tmp_path).unavailable_reason
+    )
     monkeypatch.setattr(torch, '__version__', '2.9.1+cpu')
     assert 'PyTorch 2.10' in reason_not_to_load(library)
     monkeypatch.undo()
     library.unlink()
     library.symlink_to(tmp_path / 'gone')
-    assert 'cannot be read' in CompiledKernels(tmp_path).trouble
+    assert 'cannot be read' in CompiledKernels(tmp_path).unavailable_reason
 
 
 def test_only_code_changes_disable_the_library(tmp_path):
@@ -97,7 +99,7 @@ def test_a_broken_library_leaves_the_reference(tmp_path):
 
 def test_status_command(tmp_path):
     here = run_python(tmp_path, '-m', 'cuda_ops')
-    expected = COMPILED.trouble or f'compiled, {COMPILED.variant}'
+    expected = COMPILED.unavailable_reason or f'compiled, {COMPILED.variant}'
     assert here.startswith('cpu: ') and expected in here
     without = run_python(
         package_copy(tmp_path), '-W', 'ignore', '-m', 'cuda_ops'

@@ -1,4 +1,4 @@
-"""The benchmark tools on sizes that take no time."""
+"""Benchmark tools on small sizes."""
 
 import json
 import subprocess
@@ -49,7 +49,7 @@ def test_peak_memory_sees_what_is_allocated(benchmark_ops):
     assert peak is None or 0.9 * 2**26 < peak < 1.5 * 2**26
 
 
-def test_a_side_that_is_none(openmmlab):
+def test_an_invalid_side(openmmlab):
     result = subprocess.run(
         [sys.executable, TOOLS / 'benchmark_backbone.py', '--sides', '224'],
         capture_output=True,
@@ -77,7 +77,7 @@ def test_backbone_tool(tmp_path, openmmlab):
     )
     assert result.returncode == 0, result.stderr[-2000:]
     rows = json.loads((tmp_path / names[0]).read_text())['rows']
-    # Three backbones, three ways, two sizes.
+    # Three backbones, three kinds of pass, two sizes.
     assert len(rows) == 18
     assert all(row['seconds'] > 0 for row in rows)
     assert rows[0]['ratio'] == 1 and rows[0]['name'] == 'LaplacianFormer-tiny'

@@ -46,7 +46,7 @@ def test_validation_tiles_its_part(crops):
         ]
     )
     expected = instances[:, nuclei.BORDER :] > 0
-    # Pieces of less than MIN_PIECE pixels are left out.
+    # Pieces of less than MIN_PIECE pixels are skipped.
     assert not (semantic.astype(bool) & ~expected).any()
     assert (semantic.astype(bool) != expected).mean() < 1e-3
 

@@ -1,4 +1,4 @@
-"""What the set-up says before it installs anything."""
+"""Checks of the set-up before it installs anything."""
 
 import importlib.util
 import shutil
@@ -29,21 +29,21 @@ def test_each_missing_part_is_one_line(setup_env, monkeypatch, tmp_path):
     )
     monkeypatch.setattr(shutil, 'which', lambda name: None)
     monkeypatch.setattr(shutil, 'disk_usage', lambda path: Usage(9, 8, 1e9))
-    troubles = setup_env.missing_parts(tmp_path / 'venv')
-    assert len(troubles) == 5
-    for trouble, part in zip(
-        troubles,
+    problems = setup_env.missing_parts(tmp_path / 'venv')
+    assert len(problems) == 5
+    for problem, part in zip(
+        problems,
         ('this is 3.9', 'python3-venv', 'python3-dev', 'g++', '1.0 are free'),
         strict=True,
     ):
-        assert part in trouble and '\n' not in trouble
+        assert part in problem and '\n' not in problem
 
 
 def test_nothing_is_missing_where_the_tests_run(setup_env, tmp_path):
     assert setup_env.missing_parts(tmp_path) == []
 
 
-def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
+def test_a_folder_with_other_files_is_not_touched(tmp_path):
     (tmp_path / 'mine').write_text('x')
     result = subprocess.run(
         [sys.executable, PATH, '--venv', tmp_path],
@@ -51,7 +51,7 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
         text=True,
     )
     assert result.returncode == 1
-    assert 'was not made here' in result.stderr
+    assert 'was not created here' in result.stderr
     assert [p.name for p in tmp_path.iterdir()] == ['mine']
 
 
@@ -79,7 +79,7 @@ def test_another_torch_needs_another_folder(tmp_path):
         text=True,
     )
     assert result.returncode == 1
-    assert 'made with torch: torch==2.4.0' in result.stderr
+    assert 'created with torch: torch==2.4.0' in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_mmcv_gets_cuda_only_from_a_matching_nvcc(
     setup_env, monkeypatch, tmp_path, capsys, wanted, nvcc, built
 ):
     environment = setup_env.Environment(tmp_path)
-    monkeypatch.setattr(environment, 'ask', lambda code: wanted)
+    monkeypatch.setattr(environment, 'evaluate', lambda code: wanted)
     monkeypatch.setattr(shutil, 'which', lambda name: nvcc and 'nvcc')
     monkeypatch.setattr(
         setup_env.subprocess,

@@ -31,7 +31,11 @@ def parse_args():
         help='number of images; default: %(default)s',
     )
     parser.add_argument(
-        '--cfg-options', nargs='+', action=DictAction, metavar='KEY=VALUE'
+        '--cfg-options',
+        nargs='+',
+        action=DictAction,
+        metavar='KEY=VALUE',
+        help='override config entries',
     )
     return parser.parse_args()
 

@@ -40,7 +40,11 @@ def parse_args():
         '--backbone', action='store_true', help='count the backbone alone'
     )
     parser.add_argument(
-        '--cfg-options', nargs='+', action=DictAction, metavar='KEY=VALUE'
+        '--cfg-options',
+        nargs='+',
+        action=DictAction,
+        metavar='KEY=VALUE',
+        help='override config entries',
     )
     return parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""Time backbones of equal size side by side, and draw time and memory."""
+"""Compare speed and memory of backbones of equal size."""
 
 import argparse
 import json
@@ -39,8 +39,8 @@ def ours(arch):
     return lambda: LaplacianFormer(arch)
 
 
-#: Each size of ours, and the peers of about its parameter count; mmdet's own
-#: classes. The first peer is the one that ratios are given against.
+#: Each size, and mmdet's backbones of about its parameter count. Ratios are
+#: relative to the first of a group.
 GROUPS = {
     'tiny': {
         'LaplacianFormer-tiny': ours('tiny'),
@@ -70,7 +70,7 @@ GROUPS = {
     },
 }
 SIDES = ((224, 224), (448, 448), (640, 640), (800, 1344))
-#: A comparison is repeated until the slowest took so many seconds.
+#: Each comparison is repeated until the slowest model took this long.
 BUDGET_S = 6.0
 ROUNDS = 15
 
@@ -95,8 +95,8 @@ def training_step(model, images) -> Callable:
     return run
 
 
-#: Title, maker of a run, and dtype, by name.
-WAYS = {
+#: Title, function that prepares a pass, and dtype, by name.
+PASSES = {
     'forward': ('forward', forward_only, 'float32'),
     'training': ('forward and backward', training_step, 'float32'),
     'bfloat16': ('forward', forward_only, 'bfloat16'),
@@ -121,15 +121,15 @@ def under_autocast(run, device) -> Callable:
     return autocast
 
 
-def measure(models, images, device, way, dtype) -> dict[str, dict]:
-    """Seconds (median of interleaved rounds) and peak bytes of each."""
+def measure(models, images, device, prepare, dtype) -> dict[str, dict]:
+    """Median seconds of interleaved rounds, and peak bytes, of each model."""
     runs = {}
     for name, model in models.items():
-        run = way(model, images)
+        run = prepare(model, images)
         runs[name] = (
             under_autocast(run, device) if dtype == 'bfloat16' else run
         )
-    # Measuring memory warms up.
+    # Measuring the memory also warms up.
     results = {
         name: dict(memory=peak_memory(run, device), times=[])
         for name, run in runs.items()
@@ -148,7 +148,7 @@ def measure(models, images, device, way, dtype) -> dict[str, dict]:
 
 
 def draw(rows: list[dict], path: Path) -> None:
-    """Time and memory of forward passes against the number of pixels."""
+    """Plot time and memory of forward passes against the number of pixels."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), layout='constrained')
@@ -162,7 +162,7 @@ def draw(rows: list[dict], path: Path) -> None:
             line = [row for row in rows if row['name'] == name]
             axis.plot(
                 [row['height'] * row['width'] / 1e6 for row in line],
-                # No memory is measured where the system does not tell.
+                # The memory is None where the system cannot measure it.
                 [
                     math.nan if row[key] is None else row[key] / unit
                     for row in line
@@ -181,7 +181,7 @@ def draw(rows: list[dict], path: Path) -> None:
 
 
 def tables(rows: list[dict]) -> Iterator[list[dict]]:
-    """The rows of each table: one group of backbones and one way."""
+    """Rows of each table, one for each group of backbones and kind of pass."""
     keys = dict.fromkeys(
         (row['group'], row['what'], row['dtype']) for row in rows
     )
@@ -194,19 +194,19 @@ def tables(rows: list[dict]) -> Iterator[list[dict]]:
 
 
 def is_forward(row: dict) -> bool:
-    title, _, dtype = WAYS['forward']
+    title, _, dtype = PASSES['forward']
     return (row['what'], row['dtype']) == (title, dtype)
 
 
 def markdown(results: dict) -> str:
-    """Tables of one group and way each: ratios to ours, and memory."""
+    """Tables of the time relative to ours, and of memory."""
     lines = [f'{results["machine"]}; PyTorch {results["torch"]}; batch 1']
     for rows in tables(results['rows']):
         names = list(dict.fromkeys(row['name'] for row in rows))
         sizes = {row['name']: row['parameters'] for row in rows}
-        way = rows[0]['what'].capitalize()
+        title = rows[0]['what'].capitalize()
         if rows[0]['dtype'] != 'float32':
-            way += f' under {rows[0]["dtype"]} autocast'
+            title += f' under {rows[0]["dtype"]} autocast'
         own, *peers = (f'{name} ({sizes[name] / 1e6:.1f} M)' for name in names)
         header = [
             *('threads', 'image', f'{own}, ms'),
@@ -215,7 +215,7 @@ def markdown(results: dict) -> str:
         ]
         lines += [
             '',
-            f'{way}:',
+            f'{title}:',
             '',
             f'| {" | ".join(header)} |',
             '|' + len(header) * '---|',
@@ -243,12 +243,12 @@ def markdown(results: dict) -> str:
 
 
 def run(args) -> dict:
-    """Measure everything that was asked for."""
+    """Measure the chosen groups and kinds of pass."""
     device = torch.device(args.device)
     if device.type == 'cuda' and not torch.cuda.is_available():
         sys.exit('benchmark_backbone.py: PyTorch sees no GPU')
-    everything = torch.get_num_threads()
-    threads = args.threads or sorted({1, everything})
+    all_threads = torch.get_num_threads()
+    threads = args.threads or sorted({1, all_threads})
     torch.manual_seed(0)
     rows = []
     start = time.time()
@@ -256,20 +256,20 @@ def run(args) -> dict:
         models = {
             name: build().to(device) for name, build in GROUPS[group].items()
         }
-        for name in args.what:
-            what, way, dtype = WAYS[name]
+        for name in args.passes:
+            title, prepare, dtype = PASSES[name]
             for count in threads:
                 torch.set_num_threads(count)
                 for height, width in args.sides:
                     images = torch.randn(1, 3, height, width, device=device)
-                    found = measure(models, images, device, way, dtype)
+                    found = measure(models, images, device, prepare, dtype)
                     base = next(iter(found.values()))['seconds']
                     for peer, row in found.items():
                         rows.append(
                             dict(
                                 group=group,
                                 name=peer,
-                                what=what,
+                                what=title,
                                 dtype=dtype,
                                 threads=count,
                                 height=height,
@@ -283,7 +283,7 @@ def run(args) -> dict:
                             )
                         )
                     print(
-                        f'{time.time() - start:.0f} s: {group}, {what}, '
+                        f'{time.time() - start:.0f} s: {group}, {title}, '
                         f'{dtype}, {count} threads, {height} x {width}: '
                         + ', '.join(
                             f'{peer} {row["seconds"] * 1e3:.0f} ms'
@@ -296,15 +296,21 @@ def run(args) -> dict:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('--device', default='cpu')
     parser.add_argument(
-        '--groups', nargs='+', choices=GROUPS, default=list(GROUPS)
+        '--device', default='cpu', help='cpu or cuda (default: cpu)'
+    )
+    parser.add_argument(
+        '--groups',
+        nargs='+',
+        choices=GROUPS,
+        default=list(GROUPS),
+        help='sizes to compare with their peers (default: all)',
     )
     parser.add_argument(
         '--threads',
         nargs='+',
         type=int,
-        help='thread counts; default: 1 and all',
+        help='thread counts (default: 1 and all)',
     )
     parser.add_argument(
         '--sides',
@@ -312,16 +318,28 @@ def main():
         type=side,
         default=SIDES,
         metavar='HEIGHTxWIDTH',
-        help='image sizes; default: 224x224 to 800x1344',
-    )
-    parser.add_argument('--what', nargs='+', choices=WAYS, default=list(WAYS))
-    parser.add_argument('--json', type=Path, help='write the figures there')
-    parser.add_argument('--markdown', type=Path, help='write the tables there')
-    parser.add_argument(
-        '--read', type=Path, help='figures of an earlier --json; no measuring'
+        help='image sizes (default: four, from 224x224 to 800x1344)',
     )
     parser.add_argument(
-        '--plot', type=Path, help='draw the first group, forward, there'
+        '--passes',
+        nargs='+',
+        choices=PASSES,
+        default=list(PASSES),
+        help='kinds of pass to measure (default: all)',
+    )
+    parser.add_argument(
+        '--json', type=Path, help='write the figures to this file'
+    )
+    parser.add_argument(
+        '--markdown', type=Path, help='write the tables to this file'
+    )
+    parser.add_argument(
+        '--read', type=Path, help='read an earlier --json instead of measuring'
+    )
+    parser.add_argument(
+        '--plot',
+        type=Path,
+        help='plot the forward pass of the first group to this file',
     )
     args = parser.parse_args()
     if args.read and not args.read.is_file():
@@ -337,7 +355,7 @@ def main():
         forward = (t for t in tables(results['rows']) if is_forward(t[0]))
         first = next(forward, None)
         if first is None:
-            parser.error('--plot draws forward passes, and there are none')
+            parser.error('--plot: expected a forward pass, got none')
         draw(
             [r for r in first if r['threads'] == first[0]['threads']],
             args.plot,

@@ -1,9 +1,9 @@
-"""Time iterations that AttentionDiagnosticsHook records against the others.
+"""Compare iterations that AttentionDiagnosticsHook records with the others.
 
     python tools/benchmarks/benchmark_diagnostics.py --arch nano tiny
 
-A real training of a backbone and a linear layer on random images, of which
-every second iteration is recorded, so that both kinds see the same machine.
+A backbone and a linear layer train on random images. The hook records every
+second iteration, so that changes of the machine affect both kinds.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from torch import nn
 from mmlaplacian.hooks.attention_diagnostics import AttentionDiagnosticsHook
 from mmlaplacian.models import ARCHS, LaplacianFormer
 
-#: Iterations that warm up.
+#: Iterations before the measured ones.
 WARM_UP = 4
 DEFAULT_INTERVAL = AttentionDiagnosticsHook().interval
 
@@ -41,7 +41,7 @@ class Classifier(BaseModel):
 
 
 class Clock(Hook):
-    """When each iteration starts, before any other hook of it."""
+    """Records the start of each iteration, before all other hooks."""
 
     priority = 'HIGHEST'
 
@@ -62,7 +62,7 @@ def measure(arch: str, side: int, batch: int, pairs: int, folder: str):
         model=Classifier(arch),
         work_dir=folder,
         train_dataloader=dict(
-            # One image many times takes no memory.
+            # The same image many times takes no memory.
             dataset=[(torch.randn(3, side, side), 0)]
             * (batch * (iterations + 1)),
             batch_size=batch,
@@ -92,12 +92,23 @@ def main():
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument(
-        '--arch', nargs='+', choices=ARCHS, default=['nano', 'tiny']
+        '--arch',
+        nargs='+',
+        choices=ARCHS,
+        default=['nano', 'tiny'],
+        help='sizes of the backbone (default: nano tiny)',
     )
-    parser.add_argument('--side', type=int, default=224, help='of the images')
-    parser.add_argument('--batch', type=int, default=2)
     parser.add_argument(
-        '--pairs', type=int, default=30, help='iterations of each kind'
+        '--side', type=int, default=224, help='side of the images in pixels'
+    )
+    parser.add_argument(
+        '--batch', type=int, default=2, help='images per iteration'
+    )
+    parser.add_argument(
+        '--pairs',
+        type=int,
+        default=30,
+        help='number of iterations of each kind',
     )
     args = parser.parse_args()
     print(

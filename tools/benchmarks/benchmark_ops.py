@@ -1,4 +1,4 @@
-"""Time the operators beside every general way to compute the same."""
+"""Compare the speed and memory of the operators with general PyTorch code."""
 
 import argparse
 import ctypes
@@ -25,8 +25,8 @@ from cuda_ops import (
 from cuda_ops.laplacian_kernel import reference
 from cuda_ops.newton_schulz import reference as inverse_reference
 
-#: (B * h, N, M, D): tokens of stage 1 at 224 x 224 (twice) and 800 x 1333, of
-#: stage 3 there, of stage 2 at 224 x 224; D = 64 as in tiny to huge.
+#: (B * h, N, M, D) of stage 1 at 224 x 224 (twice) and 800 x 1333, of stage 3
+#: at 800 x 1333, and of stage 2 at 224 x 224. Tiny to huge have D = 64.
 SHAPES = [
     (2, 3136, 49, 32),
     (1, 3136, 49, 64),
@@ -37,7 +37,8 @@ SHAPES = [
 BANDWIDTH = 4.0
 ROUNDS = 7
 ROUND_S = 0.05
-OURS = 'ours'
+OPERATOR = 'ours'
+CDIST = 'cdist'
 #: Compiler options for additions.cpp, by variant.
 ADDITIONS_OPTIONS = {
     'AVX-512': (
@@ -47,17 +48,16 @@ ADDITIONS_OPTIONS = {
     'AVX2': ('-DVECTOR_BYTES=32', '-mavx2', '-mfma'),
     'plain': ('-DVECTOR_BYTES=16',),
 }
-BASE = 'cdist'
 
 
 def broadcast_form(x, y):
-    """The formula, with N x M x D numbers in memory."""
+    """The formula with broadcasting, which stores N x M x D numbers."""
     distance = (x[..., :, None, :] - y[..., None, :, :]).abs().sum(-1)
     return torch.exp(distance / -BANDWIDTH)
 
 
 def keops_product(x, y):
-    """KeOps never returns the matrix: here, its product with one column."""
+    """Product of the matrix and a column of ones; KeOps stores no matrix."""
     from pykeops.torch import LazyTensor
 
     distance = (
@@ -69,26 +69,28 @@ def keops_product(x, y):
     return (distance / -BANDWIDTH).exp() @ ones
 
 
-def contenders(with_compile: bool) -> dict[str, Callable]:
-    """Functions of (x, y), by name."""
-    ways = {
-        OURS: lambda x, y: laplacian_kernel(x, y, BANDWIDTH),
-        BASE: lambda x, y: torch.exp(torch.cdist(x, y, p=1) / -BANDWIDTH),
+def implementations(with_compile: bool) -> dict[str, Callable]:
+    """Functions of (x, y) to compare, by name."""
+    functions = {
+        OPERATOR: lambda x, y: laplacian_kernel(x, y, BANDWIDTH),
+        CDIST: lambda x, y: torch.exp(torch.cdist(x, y, p=1) / -BANDWIDTH),
         'broadcast': broadcast_form,
         'dot': lambda x, y: torch.exp(x @ y.mT),
     }
     if with_compile:
-        # Each shape and grad mode is a build of its own, and few are kept.
+        # Each shape and grad mode is compiled anew, and the cache is small.
         torch._dynamo.reset()
-        ways['torch.compile'] = torch.compile(broadcast_form, dynamic=False)
+        functions['torch.compile'] = torch.compile(
+            broadcast_form, dynamic=False
+        )
     try:
         import pykeops
 
         pykeops.set_verbose(False)
-        ways['keops'] = keops_product
+        functions['keops'] = keops_product
     except ImportError:
-        print('benchmark_ops.py: pykeops is not installed, left out')
-    return ways
+        print('benchmark_ops.py: pykeops is not installed and is skipped')
+    return functions
 
 
 def synchronise(device):
@@ -97,7 +99,7 @@ def synchronise(device):
 
 
 def check(function, x, y, exact):
-    """Refuse to time a wrong result."""
+    """Check the result of a function before it is timed."""
     result = function(x, y)
     expected = exact.sum(-1, keepdim=True) if result.shape[-1] == 1 else exact
     torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
@@ -113,7 +115,10 @@ def repeat(function, count, device) -> float:
 
 
 def compare(functions: dict[str, Callable], device) -> dict[str, float]:
-    """Median seconds of each, taken in turns so that drifts hit all."""
+    """Median seconds of each function.
+
+    The functions run in turns, so that changes of the machine affect them all.
+    """
     counts = {}
     for name, function in functions.items():
         repeat(function, 1, device)
@@ -127,7 +132,10 @@ def compare(functions: dict[str, Callable], device) -> dict[str, float]:
 
 
 def peak_memory(function, device) -> int | None:
-    """Bytes above those held before; None where nobody can say."""
+    """Peak bytes that a function allocates; None if that is unknown.
+
+    On a CPU the system must be Linux.
+    """
     function()
     synchronise(device)
     if device.type == 'cuda':
@@ -138,8 +146,7 @@ def peak_memory(function, device) -> int | None:
         del result
         return torch.cuda.max_memory_allocated(device) - before
     try:
-        # What was freed goes back, and the peak of resident memory is
-        # forgotten: both on Linux only.
+        # Return freed memory to the system, and reset the peak.
         ctypes.CDLL(None).malloc_trim(0)
         Path('/proc/self/clear_refs').write_text('5')
     except (AttributeError, OSError):
@@ -180,7 +187,7 @@ def additions_per_second(count: int = 10**9) -> float | None:
         Additions per second with the instruction set in use, or None if there
         is no compiled library or no working C++ compiler.
     """
-    if COMPILED.trouble:
+    if COMPILED.unavailable_reason:
         return None
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder, 'additions.so')
@@ -195,7 +202,7 @@ def additions_per_second(count: int = 10**9) -> float | None:
         except (OSError, subprocess.CalledProcessError) as error:
             reason = getattr(error, 'stderr', None) or error
             print(
-                'benchmark_ops.py: the share of float adds is left out, '
+                'benchmark_ops.py: the share of float adds is skipped, '
                 f'because additions.cpp does not compile: {reason}'
             )
             return None
@@ -210,30 +217,31 @@ def additions_per_second(count: int = 10**9) -> float | None:
 def measure_kernel(
     shape, device, threads, with_compile, adds_per_second=None
 ) -> dict:
-    """One shape: forward, forward and backward, memory."""
+    """Time and memory of forward and backward passes of one shape."""
     batch, n, m, d = shape
     x = torch.randn(batch, n, d, device=device) / 3
     y = torch.randn(batch, m, d, device=device) / 3
     grad = torch.randn(batch, n, m, device=device)
     exact = reference.laplacian_kernel(x, y, BANDWIDTH)
-    ways = contenders(with_compile)
-    # N x M x D numbers and their gradients must fit.
+    functions = implementations(with_compile)
+    # The N x M x D numbers and their gradients must fit into memory.
     if batch * n * m * d * 4 > 2**30:
-        ways.pop('broadcast')
-    for name, function in ways.items():
+        functions.pop('broadcast')
+    for name, function in functions.items():
         if name != 'dot':
             check(function, x, y, exact)
     forward = {
-        name: (lambda f=function: f(x, y)) for name, function in ways.items()
+        name: (lambda f=function: f(x, y))
+        for name, function in functions.items()
     }
     step = {
         name: training_step(function, x, y, grad)
-        for name, function in ways.items()
+        for name, function in functions.items()
     }
     row = dict(shape=shape, threads=threads, device=str(device))
     with torch.no_grad():
         row['forward_s'] = compare(forward, device)
-        row['memory'] = peak_memory(forward[OURS], device)
+        row['memory'] = peak_memory(forward[OPERATOR], device)
         row['gradient_memory'] = peak_memory(
             lambda: torch.ops.mmlaplacian.laplacian_kernel_backward(
                 grad, x, y, exact, BANDWIDTH
@@ -245,17 +253,19 @@ def measure_kernel(
     row['gradient_bytes'] = batch * (n + m) * d * 4
     if adds_per_second is not None:
         rate = threads * adds_per_second
-        row['share'] = 2 * batch * n * m * d / row['forward_s'][OURS] / rate
+        row['share'] = (
+            2 * batch * n * m * d / row['forward_s'][OPERATOR] / rate
+        )
     return row
 
 
 def measure_inverse(size, count, device, threads) -> dict:
-    """Newton-Schulz beside Cholesky and the general inverse."""
+    """Time of Newton-Schulz, Cholesky and the general inverse."""
     landmarks = torch.randn(count, size, 32, device=device) / 3
     w = laplacian_kernel(landmarks, landmarks, BANDWIDTH)
     identity = torch.eye(size, device=device)
-    ways = {
-        OURS: lambda: newton_schulz_inverse(w),
+    functions = {
+        OPERATOR: lambda: newton_schulz_inverse(w),
         'plain': lambda: inverse_reference.newton_schulz_inverse(
             w, 16, 0.01, 'identity'
         ),
@@ -264,7 +274,7 @@ def measure_inverse(size, count, device, threads) -> dict:
         ),
         'inv': lambda: torch.linalg.inv(w + 0.01 * identity),
     }
-    times = compare(ways, device)
+    times = compare(functions, device)
     return dict(
         size=size,
         count=count,
@@ -284,85 +294,96 @@ def machine(device) -> str:
             if line.startswith('model name'):
                 name = line.partition(':')[2].strip()
                 break
-    path = COMPILED.trouble or f'compiled, {COMPILED.variant}'
+    path = COMPILED.unavailable_reason or f'compiled, {COMPILED.variant}'
     return f'{name}, {os.cpu_count()} cores, CPU kernels: {path}'
 
 
 def markdown(results: dict) -> str:
-    """Ratios first: how many times longer each rival takes."""
-    lines = [f'{results["machine"]}; PyTorch {results["torch"]}', '']
-    for title, key, memory, size, extra in (
-        (
-            'forward',
-            'forward_s',
-            'memory',
-            'output_bytes',
-            ['share of float adds', 'memory / result'],
+    """Tables of the time relative to ours, and of memory."""
+    lines = [
+        f'{results["machine"]}; PyTorch {results["torch"]}',
+        '',
+        'Time relative to ours, forward:',
+        '',
+        *kernel_table(
+            results['kernel'], 'forward_s', 'memory', 'output_bytes'
         ),
-        (
-            'forward and backward',
-            'step_s',
-            'gradient_memory',
-            'gradient_bytes',
-            ['memory of backward / gradients'],
+        '',
+        'Time relative to ours, forward and backward:',
+        '',
+        *kernel_table(
+            results['kernel'], 'step_s', 'gradient_memory', 'gradient_bytes'
         ),
-    ):
-        rows = results['kernel']
-        names = [n for n in rows[0][key] if n != OURS]
-        columns = ['threads', 'B*h, N, M, D', 'ours, ms', *names, *extra]
-        lines += [
-            f'Times longer than ours, {title}:',
-            '',
-            f'| {" | ".join(columns)} |',
-            '|' + '---|' * len(columns),
-        ]
-        for row in rows:
-            ours = row[key][OURS]
-            cells = [
-                str(row['threads']),
-                ', '.join(map(str, row['shape'])),
-                f'{ours * 1e3:.3f}',
-                *(
-                    f'{row[key][n] / ours:.2f}'
-                    if n in row[key]
-                    else 'too large'
-                    for n in names
-                ),
-            ]
-            if key == 'forward_s':
-                share = row.get('share')
-                cells.append('' if share is None else f'{share:.0%}')
-            peak = row[memory]
-            cells.append('' if peak is None else f'{peak / row[size]:.2f}')
-            lines.append(f'| {" | ".join(cells)} |')
-        lines.append('')
-    names = list(results['inverse'][0]['forward_s'])
-    lines += [
+        '',
         'Newton-Schulz inverse, ms:',
         '',
-        f'| threads | matrices | {" | ".join(names)} |',
-        '|' + '---|' * (len(names) + 2),
     ]
-    for row in results['inverse']:
-        cells = [f'{row["forward_s"][n] * 1e3:.3f}' for n in names]
-        lines.append(
-            f'| {row["threads"]} | {row["count"]} of {row["size"]} x '
-            f'{row["size"]} | {" | ".join(cells)} |'
-        )
+    names = list(results['inverse'][0]['forward_s'])
+    rows = [
+        [
+            row['threads'],
+            f'{row["count"]} of {row["size"]} x {row["size"]}',
+            *(f'{row["forward_s"][name] * 1e3:.3f}' for name in names),
+        ]
+        for row in results['inverse']
+    ]
+    lines += table(['threads', 'matrices', *names], rows)
     return '\n'.join(lines) + '\n'
+
+
+def kernel_table(rows, seconds: str, memory: str, size: str) -> list[str]:
+    """Table of one kind of pass, by the keys of its figures."""
+    names = [name for name in rows[0][seconds] if name != OPERATOR]
+    extra = ['memory of backward / gradients']
+    if seconds == 'forward_s':
+        extra = ['share of float adds', 'memory / result']
+    cells = []
+    for row in rows:
+        ours, peak, share = row[seconds][OPERATOR], row[memory], ''
+        ratios = (
+            f'{row[seconds][name] / ours:.2f}'
+            if name in row[seconds]
+            else 'too large'
+            for name in names
+        )
+        if 'share' in row:
+            share = f'{row["share"]:.0%}'
+        cells.append(
+            [
+                row['threads'],
+                ', '.join(map(str, row['shape'])),
+                f'{ours * 1e3:.3f}',
+                *ratios,
+                *([share] if len(extra) == 2 else []),
+                '' if peak is None else f'{peak / row[size]:.2f}',
+            ]
+        )
+    return table(
+        ['threads', 'B*h, N, M, D', 'ours, ms', *names, *extra], cells
+    )
+
+
+def table(head: list[str], rows: list[list]) -> list[str]:
+    """Lines of a Markdown table."""
+    lines = [f'| {" | ".join(head)} |', '|' + '---|' * len(head)]
+    return lines + [f'| {" | ".join(map(str, row))} |' for row in rows]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('--device', default='cpu')
-    parser.add_argument('--json', type=Path, help='write the figures there')
     parser.add_argument(
-        '--markdown', type=Path, help='write the table there too'
+        '--device', default='cpu', help='cpu or cuda (default: cpu)'
+    )
+    parser.add_argument(
+        '--json', type=Path, help='write the figures to this file'
+    )
+    parser.add_argument(
+        '--markdown', type=Path, help='write the tables to this file'
     )
     parser.add_argument(
         '--no-compile',
         action='store_true',
-        help='leave out torch.compile, which takes minutes to build',
+        help='skip torch.compile, which takes minutes to compile',
     )
     args = parser.parse_args()
     device = torch.device(args.device)
@@ -370,8 +391,10 @@ def main():
         sys.exit('benchmark_ops.py: --device cuda, but PyTorch sees no GPU')
     warnings.filterwarnings('ignore', category=UserWarning)
     torch.manual_seed(0)
-    everything = torch.get_num_threads()
-    counts = sorted({1, everything}) if device.type == 'cpu' else [everything]
+    all_threads = torch.get_num_threads()
+    counts = (
+        sorted({1, all_threads}) if device.type == 'cpu' else [all_threads]
+    )
     results = dict(
         machine=machine(device),
         torch=torch.__version__,
@@ -386,10 +409,10 @@ def main():
                 shape, device, threads, not args.no_compile, adds_per_second
             )
             results['kernel'].append(row)
-            ours = row['forward_s'][OURS]
+            ours = row['forward_s'][OPERATOR]
             print(
                 f'{threads} threads, {shape}: {ours * 1e3:.3f} ms, cdist '
-                f'{row["forward_s"][BASE] / ours:.1f} times longer',
+                f'{row["forward_s"][CDIST] / ours:.1f} times longer',
                 flush=True,
             )
         for size, count in ((49, 2), (49, 32), (100, 32)):

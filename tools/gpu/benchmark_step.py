@@ -1,9 +1,9 @@
-"""Time forward + backward of a backbone on a GPU, and its peak memory.
+"""Measure forward + backward passes of a backbone on a GPU.
 
     python tools/gpu/benchmark_step.py --arch tiny --json step.json
 
-Each shape is measured in float32 and in bfloat16 autocast: the median of
-some steps on random images, after steps that warm up.
+Each shape runs in float32 and under bfloat16 autocast. The time is the median
+of some steps on random images, after a warm-up; the memory is the peak.
 """
 
 import argparse
@@ -17,13 +17,13 @@ import torch
 from cuda_ops.common import launcher
 from mmlaplacian.models import LaplacianFormer
 
-#: Images, height, width.
+#: (batch, height, width) of the images.
 SHAPES = ((64, 224, 224), (2, 800, 1344))
 WARM_UP, STEPS = 3, 10
 
 
 def step(model, images, dtype) -> None:
-    """Forward and backward of one batch."""
+    """Run forward and backward on one batch."""
     model.zero_grad(set_to_none=True)
     with torch.autocast('cuda', dtype, enabled=dtype != torch.float32):
         outs = model(images)
@@ -32,7 +32,7 @@ def step(model, images, dtype) -> None:
 
 
 def measure(arch: str, shape: tuple[int, int, int], dtype) -> dict:
-    """One row of the table."""
+    """Time and peak memory of one shape, as a row of the table."""
     torch.manual_seed(0)
     model = LaplacianFormer(arch=arch).cuda().train()
     batch, height, width = shape
@@ -65,8 +65,12 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument('--arch', default='tiny')
-    parser.add_argument('--json', type=Path, help='file to write')
+    parser.add_argument(
+        '--arch', default='tiny', help='size of the backbone (default: tiny)'
+    )
+    parser.add_argument(
+        '--json', type=Path, help='write the figures to this file'
+    )
     args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit('ERROR: PyTorch sees no GPU')

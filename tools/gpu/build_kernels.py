@@ -1,7 +1,7 @@
-"""Compile the CUDA kernels ahead, for every GPU that they are tested for.
+"""Compile the CUDA kernels for all supported architectures.
 
-Without this, nvcc compiles them at their first use. A wheel built afterwards
-carries them, and runs them where there is no nvcc.
+Without this step, nvcc compiles them at their first use. A wheel that is built
+after it includes the kernels, so that it needs no nvcc.
 """
 
 import sys

@@ -1,12 +1,12 @@
-"""Count the instructions that a kernel element costs, in the machine code.
+"""Count the machine instructions per element of the CUDA kernels.
 
-An element is one (n, m, d): a token, a landmark and a feature. Compiles
+An element is one token, landmark and feature (n, m, d). The script compiles
 ``cuda_ops/laplacian_kernel/laplacian_kernel.cu``, disassembles it and reads
-the innermost loops. Exits with 1 where a loop needs more than the bound.
+the innermost loops. It exits with 1 if a loop exceeds its bound.
 
     python tools/gpu/check_sass.py [--arch 80 90]
 
-Needs nvcc, and nvdisasm of the CUDA toolkit or of ``pip install
+It needs nvcc, and nvdisasm from the CUDA toolkit or from ``pip install
 nvidia-cuda-nvdisasm``.
 """
 
@@ -28,15 +28,15 @@ DTYPE = 'float32'
 
 
 class Kernel(NamedTuple):
-    """What to look for in a kernel.
+    """A kernel and the bounds of its inner loop.
 
     Attributes:
-        name: Kernel without its dtype.
-        element: Pattern of an instruction that each element needs once.
-        bound: Most arithmetic instructions of an element.
-        bound_all: Most instructions of all kinds for an element.
-        published: Arithmetic instructions for an element of the operators
-            that the paper's authors published, compiled by nvcc 13.0.
+        name: Name of the kernel without its dtype.
+        element: Pattern of an instruction that runs once per element.
+        bound: Maximum number of arithmetic instructions per element.
+        bound_all: Maximum number of all instructions per element.
+        published: Arithmetic instructions per element in the operators that
+            the paper's authors published, compiled with nvcc 13.0.
     """
 
     name: str
@@ -50,13 +50,13 @@ KERNELS = (
     Kernel('laplacian_forward', r'FADD .*\|', 2, 2.5, 4),
     Kernel('laplacian_backward', r'FFMA\.SAT ', 4, 5.5, 14),
 )
-#: Arithmetic once a loop, beside its elements: sums that are brought together.
+#: Arithmetic once per loop body, which adds up partial sums.
 LOOP_ALLOWANCE = 4
-#: Arithmetic: on floats, conversions and special functions.
+#: Float arithmetic, conversions and special functions.
 ARITHMETIC = re.compile(r'F(ADD|FMA|MUL|MNMX|SEL|SET|SETP|CHK)|MUFU|[IF]2[IF]')
-#: Registers that are kept in memory have no place in an inner loop.
+#: Register spills, which must not occur in an inner loop.
 SPILL = re.compile(r'(LDL|STL)\b')
-#: Fewer elements are a remainder or an epilogue.
+#: Loops with fewer elements handle a remainder or an epilogue.
 LEAST_ELEMENTS = 32
 
 
@@ -86,7 +86,7 @@ def disassemble(arch: str, disassembler: str) -> str:
 
 
 def inner_loops(sass: str, kernel: str) -> list[list[str]]:
-    """Bodies of the loops that hold no other loop, as instructions."""
+    """Instructions of each innermost loop."""
     section = re.search(
         rf'\.section\s+\.text\.{kernel}\b.*?(?=\.section\s|\Z)',
         sass,
@@ -117,7 +117,7 @@ def inner_loops(sass: str, kernel: str) -> list[list[str]]:
 
 
 def check(arch: str, disassembler: str) -> tuple[list[list], bool]:
-    """Rows of the table for one architecture, and whether all are in bounds.
+    """Rows of the table for one architecture, and whether all meet the bounds.
 
     Raises:
         ValueError: A kernel has no loop over elements.
@@ -153,17 +153,22 @@ def check(arch: str, disassembler: str) -> tuple[list[list], bool]:
 
 
 HEADER = (
-    *('GPU', 'kernel', 'elements', 'arithmetic', 'of an element', 'bound'),
-    *('published', 'all', 'of an element', 'bound', 'in bounds'),
+    *('GPU', 'kernel', 'elements', 'arithmetic', 'per element', 'bound'),
+    *('published', 'all', 'per element', 'bound', 'in bounds'),
 )
 
 
 def main() -> int:
-    """Print a table for each architecture; 1 where a bound is passed."""
+    """Print the table; return 1 if a bound is exceeded."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument('--arch', nargs='+', default=['80', '90'])
+    parser.add_argument(
+        '--arch',
+        nargs='+',
+        default=['80', '90'],
+        help='compute capabilities without the dot (default: 80 90)',
+    )
     arguments = parser.parse_args()
     disassembler = nvdisasm()
     if disassembler is None:

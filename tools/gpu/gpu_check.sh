@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Check the CUDA kernels on a GPU machine without network, in six minutes.
+# Test and time the CUDA kernels on a GPU machine, within six minutes.
 #
 #   tools/gpu/gpu_check.sh PACKAGES OUT [PYTHON]
 #
-# The machine has torch, nvcc, a C++ compiler, numpy, pytest and hypothesis.
-# PACKAGES holds what it lacks. Filled where there is a network, for the
-# machine's Python (here 3.12):
+# The machine needs torch, nvcc, a C++ compiler, numpy, pytest and hypothesis,
+# but no network. PACKAGES is a folder with the other packages. Fill it on a
+# machine with a network, for the Python of the GPU machine (here 3.12):
 #
 #   pip download --no-deps -d PACKAGES --no-binary pycuda pycuda==2026.1
 #   pip download --no-deps -d PACKAGES onedl-mmengine addict rich termcolor \
 #       yapf platformdirs
 #
-# OUT gets gpu_check.json, gpu_check.md and gpu_check.log. Exits with 1 where a
-# step failed; the other steps still run.
+# The script writes gpu_check.json, gpu_check.md and gpu_check.log to OUT. If a
+# step fails, the other steps still run and the exit status is 1.
 set -u
 if [ $# -lt 2 ]; then
     sed -n '2,15s/^# \{0,1\}//p' "$0"
@@ -28,13 +28,13 @@ work=$(mktemp -d)
 site=$work/site
 log=$out/gpu_check.log
 export PYTHONPATH=$PWD:$site${PYTHONPATH:+:$PYTHONPATH}
-# Compiled here, whatever an earlier run left.
+# An empty cache makes sure that the kernels are compiled in this run.
 export XDG_CACHE_HOME=$work/cache
 export PYTHONUNBUFFERED=1
 : >"$log"
 : >"$work/steps.tsv"
 
-# step NAME SECONDS COMMAND...: run, log, note the seconds and the exit status.
+# step NAME SECONDS COMMAND... runs and logs a command with a time limit.
 step() {
     local name=$1 limit=$2 start=$SECONDS status=0
     shift 2
@@ -50,9 +50,9 @@ install() {
     "$python" -m pip install --quiet --no-index --no-deps --target "$site" "$@"
 }
 
-# The toolkit by nvcc's own account, since the nvcc on the PATH may be a wrapper;
-# libcuda.so by the driver's name where the toolkit has no stub to link with.
-# Without optimisation: pycuda only passes launches on.
+# nvcc itself names its toolkit, since the nvcc on the PATH may be a wrapper. The
+# driver's library replaces libcuda.so, which some toolkits lack. pycuda needs no
+# optimisation, because it only forwards launches.
 build_pycuda() {
     local source=$work/pycuda cuda driver
     cuda=$(PATH=$PATH:/usr/local/cuda/bin nvcc --dryrun none.cu 2>&1 |
@@ -77,7 +77,7 @@ if ! "$python" -c 'import pycuda.driver' 2>/dev/null; then
     export packages work site python
     step build_pycuda 120 bash -c build_pycuda
 fi
-# What needs nvcc alone is CI's.
+# CI runs the tests that need nvcc but no GPU.
 step tests 100 "$python" -m pytest tests/ops --require-cuda -q \
     --ignore tests/ops/test_cuda_compile.py \
     --durations=10 --junitxml="$work/tests.xml"

@@ -1,9 +1,9 @@
-"""Join what tools/gpu/gpu_check.sh measured: gpu_check.json and gpu_check.md.
+"""Join the results of gpu_check.sh in gpu_check.json and gpu_check.md.
 
     python tools/gpu/gpu_report.py PARTS OUT
 
-PARTS holds what the steps wrote; OUT gets the two files.
-Exits with 1 where a step failed or left no result.
+PARTS is the folder that the steps wrote to, and OUT that of the two files. The
+exit status is 1 if a step failed or wrote no result.
 """
 
 import argparse
@@ -23,7 +23,7 @@ RESULTS = ('benchmark_ops', 'benchmark_step')
 
 
 def machine() -> dict:
-    """What the figures belong to."""
+    """Versions, GPU and launch path that the figures belong to."""
     try:
         compiler = nvcc()
     except BuildError as error:
@@ -49,7 +49,7 @@ def read_steps(path: Path) -> list[dict]:
 
 
 def read_tests(path: Path) -> dict:
-    """Counts and names of pytest's report; empty without one."""
+    """Counts and failed tests of pytest's report; empty without one."""
     if not path.is_file():
         return {}
     suite = ElementTree.parse(path).getroot().find('testsuite')
@@ -79,8 +79,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument('parts', type=Path)
-    parser.add_argument('out', type=Path)
+    parser.add_argument('parts', type=Path, help='folder with the results')
+    parser.add_argument('out', type=Path, help='folder for the two files')
     args = parser.parse_args()
     parts, out = args.parts, args.out
     report = {

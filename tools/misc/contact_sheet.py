@@ -1,4 +1,4 @@
-"""Join the first pictures below a folder into one sheet."""
+"""Arrange the first pictures of a folder in one picture."""
 
 import argparse
 import sys
@@ -10,10 +10,16 @@ import numpy as np
 
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('folder', help='pictures, such as of test.py')
-    parser.add_argument('out', help='picture to write')
-    parser.add_argument('--columns', type=int, default=2)
-    parser.add_argument('--rows', type=int, default=4)
+    parser.add_argument(
+        'folder', help='folder of pictures, such as the --show-dir of test.py'
+    )
+    parser.add_argument('out', help='picture file to write')
+    parser.add_argument(
+        '--columns', type=int, default=2, help='pictures beside each other'
+    )
+    parser.add_argument(
+        '--rows', type=int, default=4, help='pictures below each other'
+    )
     return parser.parse_args()
 
 

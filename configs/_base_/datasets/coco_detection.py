@@ -1,4 +1,4 @@
-# COCO 2017 boxes: as coco_instance.py, without the masks.
+# coco_instance.py without the masks.
 _base_ = './coco_instance.py'
 train_pipeline = [
     dict(type='LoadImageFromFile', backend_args=None),

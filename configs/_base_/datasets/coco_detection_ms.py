@@ -1,4 +1,4 @@
-# COCO 2017 in many sizes; tested like coco_detection.py.
+# COCO 2017 with multi-scale training, and tests as in coco_detection.py.
 _base_ = ['./coco_detection.py', './multi_scale.py']
 train_pipeline = [
     dict(type='LoadImageFromFile', backend_args=None),

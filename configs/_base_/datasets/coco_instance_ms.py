@@ -1,4 +1,4 @@
-# COCO 2017 in many sizes; tested like coco_instance.py.
+# COCO 2017 with multi-scale training, and tests as in coco_instance.py.
 _base_ = ['./coco_instance.py', './multi_scale.py']
 train_pipeline = [
     dict(type='LoadImageFromFile', backend_args=None),

@@ -1,8 +1,8 @@
-# One real digit an image, from `tools/prepare_data.py digits-classes`.
+# Images of one real digit, from `tools/prepare_data.py digits-classes`.
 metainfo = dict(classes=('0', '1', '2', '3', '4', '5', '6', '7', '8', '9'))
 pipeline = [dict(type='LoadImageFromFile'), dict(type='PackInputs')]
-# Decoding is a small part of an iteration: workers would only compete for the
-# cores of a small machine.
+# Decoding is a small part of an iteration, so workers would only compete for
+# the cores of a small machine.
 train_dataloader = dict(
     batch_size=64,
     num_workers=0,

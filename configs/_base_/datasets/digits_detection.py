@@ -1,4 +1,4 @@
-# Boxes of the digit scenes: as digits_instance.py, without the masks.
+# digits_instance.py without the masks.
 _base_ = './digits_instance.py'
 train_pipeline = [
     dict(type='LoadImageFromFile', backend_args=None),

@@ -22,7 +22,7 @@ test_pipeline = [
         ),
     ),
 ]
-# Decoding takes 2 % of an iteration: workers would only compete for the
+# Decoding takes 2 % of an iteration, so workers would only compete for the
 # cores of a small machine.
 train_dataloader = dict(
     batch_size=8,

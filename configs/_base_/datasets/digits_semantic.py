@@ -16,9 +16,10 @@ metainfo = dict(
         [250, 190, 212],
     ],
 )
-# As they are, the 400 digits of a class are learnt by heart: mIoU 0.590 and
-# standing after 20 epochs, where this has 0.657 and rises (from a better
-# RetinaNet, too, so that not all of it is due to this).
+# Without augmentation, the model overfits to the 400 digits of each class:
+# mIoU stops at 0.590 after 20 epochs. With it, mIoU is 0.657 and still rises.
+# (That run also started from a better RetinaNet, which explains part of the
+# gain.)
 train_pipeline = [
     dict(type='LoadImageFromFile'),
     dict(type='LoadAnnotations'),

@@ -1,5 +1,5 @@
-# ImageNet-1K at 224 as in mmpretrain 1.2 for Swin: RandAugment
-# "rand-m9-mstd0.5-inc1" and random erasing as timm has them.
+# ImageNet-1K at 224 as mmpretrain 1.2 trains Swin, with timm's RandAugment
+# "rand-m9-mstd0.5-inc1" and random erasing.
 bgr_mean = [103.53, 116.28, 123.675]
 bgr_std = [57.375, 57.12, 58.395]
 train_pipeline = [

@@ -1,5 +1,5 @@
-# Sizes and crops that DETR introduced, as Swin and PVTv2 train with for 3x:
-# a shorter side of 480 to 800, and in half the images a crop before.
+# Multi-scale training of DETR, which Swin and PVTv2 use for 3x schedules: the
+# shorter side is 480 to 800, and half of the images are cropped first.
 multi_scale = dict(
     type='RandomChoice',
     transforms=[

@@ -1,5 +1,5 @@
-# Cascade Mask R-CNN with the heads that Swin and PVTv2 train for 3x: four
-# convolutions and one linear layer, GIoU loss on decoded boxes.
+# Cascade Mask R-CNN with the heads of Swin and PVTv2 for 3x schedules: four
+# convolutions, one linear layer, and GIoU loss on decoded boxes.
 _base_ = './mask-rcnn_fpn.py'
 model = dict(
     type='CascadeRCNN',

@@ -1,4 +1,4 @@
-# The last stage's map, averaged, and one linear layer.
+# Global average of the last stage, and one linear layer.
 model = dict(
     type='ImageClassifier',
     data_preprocessor=dict(
@@ -19,7 +19,7 @@ model = dict(
         num_classes=1000,
         in_channels=512,
         init_cfg=dict(type='TruncNormal', layer='Linear', std=0.02),
-        # Mixed labels have no accuracy.
+        # Accuracy is undefined for mixed labels.
         cal_acc=False,
         loss=dict(
             type='LabelSmoothLoss', label_smooth_val=0.1, mode='original'

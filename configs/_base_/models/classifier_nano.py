@@ -1,4 +1,4 @@
-# The classifier in small, for ten classes without mixed labels.
+# Small classifier for ten classes, without mixup and CutMix.
 _base_ = './classifier.py'
 model = dict(
     data_preprocessor=dict(num_classes=10),

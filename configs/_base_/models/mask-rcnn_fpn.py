@@ -1,5 +1,5 @@
-# Mask R-CNN with FPN as in mmdet 3.3, on LaplacianFormer of any published
-# size: their channels are the same.
+# Mask R-CNN with FPN as in mmdet 3.3. It fits tiny to huge, which have the
+# same channels.
 model = dict(
     type='MaskRCNN',
     data_preprocessor=dict(

@@ -1,5 +1,5 @@
-# Mask R-CNN in small, for training from scratch on CPUs: nano, narrow heads
-# with batch normalisation, few proposals.
+# Small Mask R-CNN for training from scratch on CPUs: nano, narrow heads with
+# batch normalisation, and few proposals.
 _base_ = './mask-rcnn_fpn.py'
 model = dict(
     backbone=dict(arch='nano', drop_path_rate=0.0),

@@ -1,4 +1,4 @@
-# RetinaNet with FPN as in mmdet 3.3: the FPN starts at the second stage.
+# RetinaNet with FPN as in mmdet 3.3, where the FPN starts at stage 2.
 model = dict(
     type='RetinaNet',
     data_preprocessor=dict(

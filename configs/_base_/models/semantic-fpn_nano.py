@@ -1,4 +1,4 @@
-# Semantic FPN in small.
+# Small Semantic FPN.
 _base_ = './semantic-fpn.py'
 model = dict(
     backbone=dict(arch='nano', drop_path_rate=0.0),

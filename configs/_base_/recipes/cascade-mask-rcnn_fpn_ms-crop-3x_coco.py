@@ -1,4 +1,4 @@
-# Cascade Mask R-CNN, COCO 3x in many sizes.
+# Cascade Mask R-CNN, COCO 3x with multi-scale training.
 _base_ = [
     '../models/cascade-mask-rcnn_fpn.py',
     '../datasets/coco_instance_ms.py',

@@ -1,5 +1,5 @@
-# ImageNet-1K, 300 epochs, from random weights; what the COCO and ADE20K
-# configs start from.
+# ImageNet-1K, 300 epochs, from random weights. The COCO and ADE20K configs
+# start from the result.
 _base_ = [
     '../models/classifier.py',
     '../datasets/imagenet.py',

@@ -1,4 +1,4 @@
-# Digit classification, from scratch; a start for the digits detectors.
+# Classification of digits from scratch, to pretrain the digits detectors.
 _base_ = [
     '../models/classifier_nano.py',
     '../datasets/digits_classes.py',
@@ -7,8 +7,7 @@ _base_ = [
 ]
 train_cfg = dict(max_epochs=16, val_interval=4)
 param_scheduler = [
-    # Larger steps from the start leave the loss at that of guessing for far
-    # longer.
+    # Without this warm-up, the loss stays at that of guessing for far longer.
     dict(
         type='LinearLR',
         start_factor=0.01,

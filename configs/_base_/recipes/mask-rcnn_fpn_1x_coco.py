@@ -1,5 +1,5 @@
-# Mask R-CNN, COCO 1x. No one has published ImageNet weights: see the
-# message of tools/train.py for the ways to get a start.
+# Mask R-CNN, COCO 1x. No ImageNet weights have been published; tools/train.py
+# prints the alternatives.
 _base_ = [
     '../models/mask-rcnn_fpn.py',
     '../datasets/coco_instance.py',

@@ -1,4 +1,4 @@
-# Mask R-CNN on the digits, from scratch.
+# Mask R-CNN on digits, from scratch.
 _base_ = [
     '../models/mask-rcnn_fpn_nano.py',
     '../datasets/digits_instance.py',

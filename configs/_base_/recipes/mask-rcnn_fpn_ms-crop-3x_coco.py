@@ -1,4 +1,4 @@
-# Mask R-CNN, COCO 3x in many sizes.
+# Mask R-CNN, COCO 3x with multi-scale training.
 _base_ = [
     '../models/mask-rcnn_fpn.py',
     '../datasets/coco_instance_ms.py',

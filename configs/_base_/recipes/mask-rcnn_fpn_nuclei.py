@@ -1,4 +1,5 @@
-# Mask R-CNN on nuclei. Start it from the digits: --cfg-options load_from=FILE.
+# Mask R-CNN on nuclei. Start it from that on digits with
+# --cfg-options load_from=FILE.
 _base_ = [
     '../models/mask-rcnn_fpn_nano.py',
     '../datasets/nuclei_instance.py',

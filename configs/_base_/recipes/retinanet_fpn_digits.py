@@ -1,5 +1,5 @@
-# RetinaNet in small: nano, narrow heads; anchors of half the usual size, since
-# the digits are.
+# Small RetinaNet for digits: nano, narrow heads, and anchors of half the usual
+# size for small objects.
 _base_ = [
     '../models/retinanet_fpn.py',
     '../datasets/digits_detection.py',
@@ -23,7 +23,7 @@ model = dict(
         norm_cfg=dict(type='BN'),
         anchor_generator=dict(scales_per_octave=2, strides=[4, 8, 16, 32, 64]),
     ),
-    # Digits hardly overlap: one class for each place.
+    # Digits hardly overlap, so each place has one class.
     test_cfg=dict(nms=dict(class_agnostic=True)),
 )
 default_hooks = dict(

@@ -1,4 +1,4 @@
-# RetinaNet, COCO 3x in many sizes.
+# RetinaNet, COCO 3x with multi-scale training.
 _base_ = [
     '../models/retinanet_fpn.py',
     '../datasets/coco_detection_ms.py',

@@ -1,4 +1,5 @@
-# Semantic FPN, ADE20K, 40k iterations; test images aligned to 32 as in PVT.
+# Semantic FPN, ADE20K, 40k iterations. As in PVT, the sides of test images are
+# multiples of 32.
 _base_ = [
     '../models/semantic-fpn.py',
     '../datasets/ade20k.py',

@@ -1,15 +1,15 @@
-# Semantic FPN on the digits; epochs, as for the detectors. Start it from
-# RetinaNet, whose FPN it has, with --cfg-options load_from=FILE: to name the
-# digit that each pixel of a stroke belongs to takes it far longer than the
-# detectors, and from random weights longer still.
+# Semantic FPN on digits, in epochs like the detectors. Start it from
+# RetinaNet, which has the same FPN, with --cfg-options load_from=FILE.
+# Classifying every pixel of a stroke takes far longer to learn than detection
+# does, and longer still from random weights.
 _base_ = [
     '../models/semantic-fpn_nano.py',
     '../datasets/digits_semantic.py',
     '../schedules/adamw_digits.py',
     '../seg_runtime.py',
 ]
-# All classes weigh the same: with less weight on the background, which is nine
-# pixels in ten, strokes came out too thick.
+# All classes have the same weight. With a smaller weight for the background,
+# which covers nine pixels in ten, the predicted strokes were too thick.
 model = dict(
     data_preprocessor=dict(size=(192, 192)),
     neck=dict(out_channels=64),

@@ -1,4 +1,4 @@
-# UPerNet on ADE20K, 8 GPUs x 2 crops, the published recipe of Swin.
+# Swin's published recipe for UPerNet on ADE20K, 8 GPUs x 2 crops.
 train_cfg = dict(
     type='IterBasedTrainLoop', max_iters=160000, val_interval=16000
 )

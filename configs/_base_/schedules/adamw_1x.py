@@ -1,5 +1,5 @@
-# 12 epochs on COCO for 8 GPUs x 2 images, the published recipe of the PVT
-# family; the paper gives none. The learning rate belongs to the recipe.
+# 12 epochs on COCO for 8 GPUs x 2 images, as the PVT family publishes them;
+# the paper gives no recipe. Each recipe sets its own learning rate.
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=12, val_interval=1)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')

@@ -1,6 +1,6 @@
-# 300 epochs on ImageNet-1K for 16 GPUs x 64 images, the published recipe of
-# the PVT family (DeiT's), without repeated augmentation; the paper gives none.
-# configs/imagenet/README.md adds an average of the weights.
+# 300 epochs on ImageNet-1K for 16 GPUs x 64 images. This is DeiT's recipe,
+# which the PVT family publishes, without repeated augmentation; the paper
+# gives none. configs/imagenet/README.md shows how to average the weights.
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=300, val_interval=1)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')

@@ -1,4 +1,4 @@
-# 36 epochs: the published recipe of PVTv2 and Swin, with weight decay 0.05.
+# 36 epochs with weight decay 0.05, as PVTv2 and Swin publish them.
 _base_ = './adamw_1x.py'
 train_cfg = dict(max_epochs=36)
 param_scheduler = [

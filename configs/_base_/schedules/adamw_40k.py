@@ -1,5 +1,5 @@
-# Semantic FPN on ADE20K, 8 GPUs x 4 crops, the published recipe of the PVT
-# family.
+# The PVT family's published recipe for Semantic FPN on ADE20K, 8 GPUs x 4
+# crops.
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=40000, val_interval=4000)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')

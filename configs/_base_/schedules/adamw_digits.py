@@ -1,4 +1,4 @@
-# About twelve minutes of nano on two cores.
+# Six epochs, about twelve minutes for nano on two cores.
 train_cfg = dict(type='EpochBasedTrainLoop', max_epochs=6, val_interval=3)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
