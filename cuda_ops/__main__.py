@@ -7,10 +7,9 @@ from .common.compiled import COMPILED, HOW_TO_BUILD
 
 
 def main():
-    if COMPILED.unavailable_reason:
-        print(
-            f'cpu: plain PyTorch ({COMPILED.unavailable_reason}; {HOW_TO_BUILD})'
-        )
+    reason = COMPILED.unavailable_reason
+    if reason:
+        print(f'cpu: plain PyTorch ({reason}; {HOW_TO_BUILD})')
     else:
         print(f'cpu: compiled, {COMPILED.variant}')
     if not torch.cuda.is_available():

@@ -32,7 +32,8 @@ def pytest_report_header():
     import cuda_ops
 
     compiled = cuda_ops.COMPILED
-    return f'CPU kernels: {compiled.unavailable_reason or "compiled, " + compiled.variant}'
+    state = compiled.unavailable_reason or f'compiled, {compiled.variant}'
+    return f'CPU kernels: {state}'
 
 
 def pytest_collection_modifyitems(items):

@@ -2,7 +2,7 @@
 
 convert_checkpoint.py backbone IN OUT      extract a trained backbone
 convert_checkpoint.py warm-start IN OUT    initialise from PVT or PVTv2 weights
-convert_checkpoint.py publish IN OUT       keep the weights, add a hash to the name
+convert_checkpoint.py publish IN OUT       keep the weights, hash in the name
 """
 
 import argparse

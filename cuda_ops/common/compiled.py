@@ -61,7 +61,7 @@ class CompiledKernels:
         folder: Where to look for the library.
 
     Attributes:
-        unavailable_reason: Why the library is not in use; None if it is in use.
+        unavailable_reason: Why the library is not in use, or None.
     """
 
     def __init__(self, folder: Path):
@@ -113,7 +113,7 @@ COMPILED = CompiledKernels(PACKAGE)
 if COMPILED.unavailable_reason:
     warnings.warn(
         f'cuda_ops: the compiled CPU kernels are not in use: '
-        f'{COMPILED.unavailable_reason}. The slower PyTorch form runs instead; '
-        f'{HOW_TO_BUILD}',
+        f'{COMPILED.unavailable_reason}. The slower PyTorch form runs '
+        f'instead; {HOW_TO_BUILD}',
         stacklevel=2,
     )
