@@ -56,7 +56,7 @@ def loader(number):
 
 
 HOOK = dict(type='AttentionDiagnosticsHook', interval=2)
-#: One iteration, recorded.
+#: Arguments for one iteration, which is recorded.
 ONCE = dict(HOOK, interval=1), dict(by_epoch=False, max_iters=1)
 
 
@@ -70,7 +70,7 @@ def train(
     number=6,
     **more,
 ):
-    """Train, and give the folder of what was logged."""
+    """Train, and return the folder of the logs."""
     runner = Runner(
         model=model,
         work_dir=str(folder),
@@ -95,14 +95,14 @@ def train(
 
 
 def records(log_dir):
-    """Our lines of scalars.json."""
+    """Records of the hook in scalars.json."""
     lines = (log_dir / 'vis_data/scalars.json').read_text().splitlines()
     found = [json.loads(line) for line in lines]
     return [r for r in found if any(k.startswith('attention/') for k in r)]
 
 
 def names(record, stage):
-    """Which figures a record has of a stage."""
+    """Names of the figures of a stage in a record."""
     start = f'attention/stage{stage}/'
     return {k.removeprefix(start) for k in record if k.startswith(start)}
 

@@ -150,7 +150,7 @@ def build(layout, version, arch=ARCHS['nano'], **options):
 
 
 class Parts:
-    """What a stage of any layout is made of, as functions of (B, N, C)."""
+    """Parts of a stage of any layout, as functions of (B, N, C)."""
 
     def __init__(self, model, layout, version, stage):
         if layout == 'original':

@@ -52,13 +52,13 @@ def test_missing_package(monkeypatch):
         check_env.check_modules('mmseg')
 
 
-def test_missing_mmpretrain_has_an_environment_of_its_own(monkeypatch):
+def test_missing_mmpretrain_names_its_environment(monkeypatch):
     monkeypatch.setitem(sys.modules, 'mmpretrain', None)
     with pytest.raises(InputError, match='mmpretrain.*make test-pretrain'):
         check_env.check_modules('mmpretrain')
 
 
-def test_versions_that_refuse_each_other(monkeypatch, tmp_path):
+def test_incompatible_versions(monkeypatch, tmp_path):
     (tmp_path / 'refusing.py').write_text(
         'assert False, "MMCV==2.2.0 is used but incompatible"'
     )

@@ -12,8 +12,8 @@ import pytest
 from cuda_ops import COMPILED
 
 ROOT = Path(__file__).resolve().parent.parent
-#: What each layer may import of this repository and of OpenMMLab, lowest
-#: first; a folder or a file.
+#: Modules of this repository and of OpenMMLab that each layer may import,
+#: lowest layer first. A layer is a folder or a file.
 LAYERS = {
     'cuda_ops/common': {'cuda_ops.common'},
     'cuda_ops': {'cuda_ops'},

@@ -1,4 +1,4 @@
-"""What the README says of the code is so."""
+"""Statements of the README about the code."""
 
 import re
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_size_table(size, cells):
 
 
 def test_trained_models():
-    """Figures and times are those of the metafiles and the experiments."""
+    """Figures and times agree with the metafiles and the experiments."""
     rows = load_experiments(ROOT / 'configs/experiments.yml').values()
     times = {row.config: row.time for row in rows if not row.overrides}
     models = [

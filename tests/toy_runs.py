@@ -1,4 +1,4 @@
-"""Short trainings by mmengine's own Runner, for tests of what it logs."""
+"""Short trainings with mmengine's Runner, for tests of its logs."""
 
 import itertools
 import time
@@ -16,7 +16,7 @@ NUMBER = itertools.count()
 
 @MODELS.register_module()
 class ToyModel(BaseModel):
-    """A weight whose loss is not a number in some iterations."""
+    """Model with one weight, whose loss is NaN in some iterations."""
 
     def __init__(self, not_finite=(), width=1):
         super().__init__()
@@ -47,7 +47,7 @@ class ToyData(torch.utils.data.Dataset):
 
 @METRICS.register_module()
 class ToyMetric(BaseMetric):
-    """Counts upwards: each evaluation has a figure of its own."""
+    """Metric that counts evaluations, so that each has its own value."""
 
     default_prefix = 'accuracy'
     counts = itertools.count(1)
@@ -66,7 +66,7 @@ class ToyMetric(BaseMetric):
 
 @HOOKS.register_module()
 class ToyHook(Hook):
-    """Tells the model where it is, and ends the training somewhere."""
+    """Hook that gives the model its iteration, and can stop the training."""
 
     def __init__(self, stop=None):
         self.stop = stop
@@ -78,7 +78,7 @@ class ToyHook(Hook):
 
 
 def toy_config(max_epochs=3, max_iters=None, **changes):
-    """Four iterations an epoch, every one logged, each epoch validated."""
+    """Config that logs all of four iterations per epoch, and validates."""
     by_epoch = max_iters is None
     loader = dict(
         batch_size=1,
@@ -124,14 +124,14 @@ def _runner(config, work):
     config = config.copy()
     config.work_dir = str(work)
     config.experiment_name = f'toy{next(NUMBER)}'
-    # A session's folder is named after the second.
+    # The name of a session's folder is the time in seconds.
     while (work / time.strftime('%Y%m%d_%H%M%S')).exists():
         time.sleep(0.05)
     return Runner.from_cfg(config)
 
 
 def toy_train(work, config=None, stop=None, resume=False):
-    """Train in a folder; ``stop`` is the iteration at which it is killed."""
+    """Train in a folder until the end or the iteration ``stop``."""
     config = (config or toy_config()).copy()
     config.default_hooks.toy = dict(type='ToyHook', stop=stop)
     config.resume = resume

@@ -1,4 +1,4 @@
-"""The command on files that mmengine, timm and others would write."""
+"""tools/convert_checkpoint.py on files of mmengine, timm and others."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ TOOL = Path(__file__).resolve().parents[2] / 'tools/convert_checkpoint.py'
 
 
 def run(cwd, *command, fails=False, limit='unlimited'):
-    """The command, from another directory; ``limit``: most KB of a file."""
+    """Run the command in another directory, with a limit on file sizes."""
     result = subprocess.run(
         [
             *('bash', '-c', f'ulimit -f {limit}; exec "$@"', 'run'),
@@ -113,7 +113,7 @@ def test_backbone_of_a_trained_classifier(trained, tmp_path):
     out = tmp_path / 'new/nano.pth'
     content = load(out)
     LaplacianFormer('nano').load_state_dict(content['state_dict'])
-    # EMAHook swaps: what mmengine would load are the averaged weights.
+    # EMAHook saves the averaged weights as those that mmengine loads.
     assert_same(content['state_dict'], mean.backbone.state_dict())
     name = 'stages.0.norm.bias'
     assert not torch.equal(
@@ -209,7 +209,7 @@ def test_warm_start(pvt, tmp_path):
     for name in meta['initialised']:
         assert f'  {name} ' in text
     data = out.read_bytes()
-    # Every run leaves the same random numbers in what has no source.
+    # Parameters without a source have the same random values every time.
     torch.manual_seed(5)
     content, _ = convert.warm_start(str(pvt), 'nano')
     convert.write_checkpoint(content, str(out), force=True)

@@ -1,4 +1,4 @@
-"""Mapped weights compute what they computed where they came from."""
+"""Mapped weights compute the same in our model as in theirs."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ PUBLISHED = {
     'PVTv2-B4': (2, (3, 8, 27, 3), (8, 8, 4, 4)),
     'PVTv2-B5': (2, (3, 6, 40, 3), (4, 4, 4, 4)),
 }
-#: Names of v2 whose counterpart ours does not have, by a part of them.
+#: Parts of names in v2 that have no counterpart in ours.
 WITHOUT_PLACE = ('.attn.sr.', '.attn.norm.', 'dwconv', 'ffn.layers.1.', 'head')
 
 
@@ -41,7 +41,7 @@ def source(request):
 
 
 def start(model, arch=NANO, **options):
-    """Ours with what a model's weights give, and the report."""
+    """Our model, started from another model's weights, and the report."""
     ours = LaplacianFormer(arch, **options).eval()
     report = warm_start(ours.state_dict(), model.state_dict())
     ours.load_state_dict(report.state)
@@ -99,7 +99,7 @@ def test_other_depths(source, theirs, ours):
 
 
 def test_a_whole_block_of_v1(openmmlab):
-    """Without position, reduction and our convolution nothing is left out."""
+    """A block is taken completely but for the parts that ours lacks."""
     model = build('mmdet', 1, sr_ratios=[1, 1, 1, 1])
     arch = dict(NANO, num_heads=[dim // 16 for dim in NANO['embed_dims']])
     attention = dict(type='SoftmaxAttention', local_kernel_size=0)
@@ -174,7 +174,7 @@ def test_ours_without_a_bias():
 
 
 def test_no_bias_without_its_weight():
-    """Of an MLP with another width only fc2.bias would fit."""
+    """In an MLP of another width only fc2.bias would fit."""
     model = build('original', 2, dict(NANO, mlp_ratios=(2, 4, 4, 4)))
     _, report = start(model)
     mlp = {n for n in report.left if n.startswith('stages.0.blocks.0.mlp.')}

@@ -160,7 +160,7 @@ def test_nothing_to_train_on(config, tmp_path):
         check_datasets(config, 'train')
 
 
-def test_masks_are_asked_for_but_missing(config, tmp_path):
+def test_required_masks_are_missing(config, tmp_path):
     box = dict(id=7, image_id=1, category_id=1, bbox=[1, 2, 3, 4], area=12)
     annotate(config, tmp_path, coco_with('0123456789', [box]))
     with pytest.raises(InputError, match='such as annotation 7') as caught:
@@ -176,7 +176,7 @@ def test_unknown_dataset_type(config):
 
 @pytest.mark.parametrize('most', [0, coco_files.MAX_PARSED_BYTES])
 @pytest.mark.parametrize('order', [(0, 1, 2, 3), (3, 2, 1, 0), (1, 3, 0, 2)])
-def test_categories_are_found_wherever_they_stand(
+def test_categories_are_found_anywhere_in_the_file(
     tmp_path, monkeypatch, order, most
 ):
     monkeypatch.setattr(coco_files, 'MAX_PARSED_BYTES', most)
@@ -270,7 +270,7 @@ def test_test_set_without_annotations(config, tmp_path):
     check_datasets(config, 'train')
 
 
-def test_masks_of_objects_that_are_left_out(config, tmp_path):
+def test_masks_of_unused_objects(config, tmp_path):
     box = dict(id=7, image_id=1, category_id=99, bbox=[1, 2, 3, 4], area=12)
     annotate(config, tmp_path, coco_with('0123456789', [box]))
     check_datasets(config, 'train')
@@ -281,7 +281,7 @@ def test_class_agnostic_masks(config):
     check_datasets(config, 'train')
 
 
-def test_data_from_elsewhere_is_not_looked_for(config):
+def test_remote_data_are_not_checked(config):
     dataset = config.train_dataloader.dataset
     dataset.data_root = 's3://bucket/digits/'
     check_datasets(config, 'train')

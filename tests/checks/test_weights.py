@@ -116,7 +116,7 @@ def test_missing_file(nano):
         check_checkpoint(nano, 'gone.pth')
 
 
-def test_missing_pretrained_file_names_the_ways_out():
+def test_missing_pretrained_file_names_the_options():
     config = Config.fromfile(CONFIG)
     with pytest.raises(InputError) as caught:
         check_pretrained(config)
@@ -133,7 +133,7 @@ def test_missing_pretrained_file_names_the_ways_out():
 
 
 @pytest.mark.parametrize('backbone', ['soft-like-tiny', 'pvt-tiny'])
-def test_other_backbones_have_two_ways_out(backbone):
+def test_other_backbones_have_two_options(backbone):
     name = CONFIG.name.replace('laplacianformer-tiny', backbone)
     config = Config.fromfile(CONFIG.with_name(name))
     config.model.backbone.init_cfg.checkpoint = 'gone.pth'
@@ -146,7 +146,7 @@ def test_other_backbones_have_two_ways_out(backbone):
 
 
 @pytest.mark.parametrize('backbone', ['laplacianformer-tiny', 'pvt-tiny'])
-def test_from_scratch_takes_the_entry_out(backbone):
+def test_from_scratch_removes_the_entry(backbone):
     name = CONFIG.name.replace('laplacianformer-tiny', backbone)
     config = Config.fromfile(CONFIG.with_name(name))
     check_pretrained(config, from_scratch=True)
@@ -169,14 +169,14 @@ def test_pretrained_with_prefix(config, nano, tmp_path):
     check_pretrained(config)
 
 
-def test_pretrained_of_another_model(config, tmp_path):
+def test_pretrained_weights_of_another_model(config, tmp_path):
     state = torch.nn.Linear(3, 3).state_dict()
     config.model.backbone.init_cfg.checkpoint = save(state, tmp_path)
     with pytest.raises(InputError, match='missing, expected'):
         check_pretrained(config)
 
 
-def test_weights_from_elsewhere_take_the_entry_out():
+def test_load_from_removes_the_entry():
     config = Config.fromfile(CONFIG)
     config.load_from = 'other.pth'
     check_pretrained(config)

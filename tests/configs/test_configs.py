@@ -118,7 +118,7 @@ def build(path):
     config = Config.fromfile(path)
     registry = importlib.import_module(f'{config.default_scope}.registry')
     init_default_scope(config.default_scope)
-    # mmdet's PVT asks its numbers for values while it is built.
+    # mmdet's PVT reads values of tensors while it is built.
     meta = 'Pyramid' not in config.model.backbone.type
     with torch.device('meta' if meta else 'cpu'):
         return config, registry.MODELS.build(config.model)
@@ -153,7 +153,7 @@ def test_optimizer_of_the_recipe(task, optimizer):
 
 @pytest.mark.parametrize('task', ['mask_rcnn', 'retinanet'])
 def test_coco_schedule(task):
-    """The values of the 1x schedule that the family publishes."""
+    """The 1x schedule that the PVT family publishes."""
     name = TASKS[task].format('laplacianformer-tiny')
     config = Config.fromfile(CONFIGS / task / name)
     assert config.train_cfg.max_epochs == 12
@@ -170,7 +170,7 @@ def test_coco_schedule(task):
 
 @pytest.mark.parametrize('task', LONG_TASKS)
 def test_3x_schedule(task):
-    """As PVTv2 and Swin publish it; the rest is as in 1x."""
+    """The published 3x schedule of PVTv2 and Swin; the rest is as in 1x."""
     name = LONG_TASKS[task].format('laplacianformer-tiny')
     config = Config.fromfile(CONFIGS / task / name)
     assert config.train_cfg.max_epochs == 36

@@ -182,7 +182,7 @@ def test_without_runs_there_is_no_figure(tmp_path):
     table = dict(toy=row, other=other)
     text = markdown_report(summarize(table, tmp_path, tmp_path / 'gone'))
     line = '| toy | plain | top 90.0 (paper) | - | not run |'
-    # In its own group, and as a baseline of the other.
+    # The row is in its own group, and a baseline of the other.
     assert text.count(line) == 2
 
 

@@ -31,22 +31,22 @@ from mmlaplacian.hooks.attention_diagnostics import AttentionDiagnosticsHook
     ids=['plain', 'checkpointing', 'frozen'],
 )
 def test_one_record_every_two_iterations_of_epochs(backbone, tmp_path):
-    """Three iterations an epoch: the count goes on over their ends."""
+    """The count continues over the ends of epochs of three iterations."""
     log_dir = train(Classifier(**backbone), tmp_path / 'run')
     found = records(log_dir)
     assert [r['step'] for r in found] == [2, 4, 6]
     for record in found:
         assert names(record, 0) == names(record, 1) == NYSTROM
         assert names(record, 2) == names(record, 3) == {'dead_share'}
-        # Records of their own, not additions to the lines of the loss.
+        # Records are separate from the lines of the loss.
         assert len(record) == 13 and 'loss' not in record
         assert record['attention/stage0/landmarks'] == 49
         assert all(math.isfinite(value) for value in record.values())
     assert 'attention/' not in next(log_dir.glob('*.log')).read_text()
 
 
-def test_iterations_validation_and_the_short_way_to_switch_it_on(tmp_path):
-    """As ``--cfg-options default_hooks.attention.type=...`` does it."""
+def test_iterations_and_validation(tmp_path):
+    """The hook is added as ``--cfg-options default_hooks...`` adds it."""
     log_dir = train(
         Classifier(),
         tmp_path / 'run',
@@ -101,10 +101,8 @@ def test_hooks_are_gone_between_records(tmp_path):
 
 
 @pytest.mark.parametrize('interval', [1, 2])
-def test_compiled_model_trains_and_says_why_there_is_nothing(
-    interval, tmp_path
-):
-    """With hooks there, or not, when the graph is made."""
+def test_compiled_model_trains_and_warns(interval, tmp_path):
+    """Compilation with and without hooks in the first iteration."""
     torch.compiler.reset()
     model = Classifier(drop_path_rate=0.0)
     model.backbone.compile(fullgraph=True, backend='eager')

@@ -30,7 +30,7 @@ from mmlaplacian.models import ARCHS, ATTENTIONS, LaplacianFormer
 
 
 def direct(layer, x, hw):
-    """Every figure from x by its formula, from N x N matrices."""
+    """Every figure from x by its formula, with N x N matrices."""
     q, k, _ = (
         t.unflatten(-1, (layer.num_heads, -1)).transpose(0, 1)
         for t in layer.qkv(x[0]).detach().split(layer.dim, -1)
@@ -114,7 +114,7 @@ def inputs_of(model, images):
     ids=str,
 )
 def test_record_equals_the_dense_form(attention, gain, tmp_path):
-    """Of the first image, before the step that this iteration takes."""
+    """The record describes the first image, before the optimizer step."""
     model = Classifier(attention=attention, drop_path_rate=0.0).double()
     for layer in layers_of(model):
         with torch.no_grad():
@@ -143,7 +143,7 @@ def test_figures_of_known_matrices():
     p = ones + 0.01 * eye
     assert solver_residual(ones, torch.linalg.inv(p), 0.01) < 1e-12
     assert solver_residual(ones, 0 * ones, 0.01) == 1
-    # One of five directions is not solved for.
+    # The solution lacks one of five directions.
     unsolved = torch.linalg.inv(p) @ (eye - ones / 5)
     found = solver_residual(ones, unsolved, 0.01).item()
     assert found == pytest.approx(math.sqrt(1 / 5))
@@ -180,7 +180,7 @@ def test_blown_up_projections_show_as_dead(tmp_path):
     assert record['attention/stage0/dead_share'] < 0.5
 
 
-def test_nan_is_said_and_named(tmp_path):
+def test_nan_shows_in_the_figures(tmp_path):
     model = Classifier()
     with torch.no_grad():
         model.backbone.stages[1].blocks[0].attn.qkv.weight[0, 0] = math.nan
@@ -193,7 +193,7 @@ def test_nan_is_said_and_named(tmp_path):
 
 def test_the_warning_names_the_layer_and_what_broke(tmp_path):
     model = Classifier()
-    # Only the values, which no figure looks at.
+    # Only the values are broken, which no figure uses.
     with torch.no_grad():
         model.backbone.stages[3].blocks[0].attn.qkv.bias[-1] = math.inf
     log_dir = train(model, tmp_path / 'run', *ONCE)
@@ -217,7 +217,7 @@ def test_the_warning_names_the_layer_and_what_broke(tmp_path):
     ],
     ids=['whitening', 'exact', 'grid', 'pool'],
 )
-def test_only_figures_that_exist(attention, expected, tmp_path):
+def test_figures_depend_on_the_attention(attention, expected, tmp_path):
     log_dir = train(Classifier(attention=attention), tmp_path / 'run')
     for record in records(log_dir):
         assert [names(record, i) for i in range(4)] == expected
@@ -230,7 +230,7 @@ def test_attention_without_a_kernel_matrix(type, tmp_path):
     log_dir = train(Classifier(attention=dict(type=type)), tmp_path / 'run')
     assert not records(log_dir)
     text = next(log_dir.glob('*.log')).read_text()
-    # Once, not at each of the three.
+    # The warning appears once, not at all three records.
     assert text.count('neither landmarks nor whitening') == 1
 
 
@@ -251,7 +251,7 @@ def test_a_model_without_our_backbone(tmp_path):
     assert text.count('the model has no LaplacianFormer') == 1
 
 
-def test_two_backbones_are_told_apart():
+def test_two_backbones_have_different_names():
     model = nn.ModuleDict(
         dict(
             teacher=LaplacianFormer('nano', out_indices=(0,)),

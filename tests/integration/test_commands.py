@@ -1,4 +1,4 @@
-"""The commands as a user runs them, from another directory."""
+"""Commands, as a user runs them in another directory."""
 
 import json
 import os
@@ -232,12 +232,12 @@ def test_two_processes_on_a_cpu(trained, place, tmp_path):
 
 
 @pytest.mark.parametrize('name', ['dist_train', 'dist_test', 'slurm_train'])
-def test_scripts_say_how_they_are_called(name, tmp_path):
+def test_scripts_print_their_usage(name, tmp_path):
     text = shell(tmp_path, ROOT / f'tools/{name}.sh', fails=True)
     assert text.startswith(f'{name}.sh ')
 
 
-def test_slurm_script_asks_for_what_it_is_told(tmp_path):
+def test_slurm_script_passes_its_settings(tmp_path):
     srun = tmp_path / 'srun'
     srun.write_text('#!/bin/sh\necho "$@"\n')
     srun.chmod(0o755)
@@ -316,7 +316,7 @@ def test_browse_dataset(name, place, tmp_path, openmmlab):
     raw = cv2.imread(str(place / 'data/digits/train/000000.png'))
     drawn = cv2.imread(str(pictures[0]))
     if name == 'semantic-fpn':
-        # Of any size, and its label map over it darkens it.
+        # The picture may have any size, and the label map darkens it.
         assert max(drawn.shape) <= 192
         assert drawn.mean() < 0.8 * raw.mean()
         return

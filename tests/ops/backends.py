@@ -21,9 +21,9 @@ from cuda_ops.newton_schulz import reference as solver_reference
 __all__ = ['COMPILED', 'Emulator', 'laplacian_cuda']
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
-#: Plain PyTorch; on a GPU it serves where the kernels cannot.
+#: Plain PyTorch, which also runs on a GPU without kernels.
 REFERENCES = ('reference', 'reference on CUDA')
-#: One source, compiled for the CPU by the emulator and for a GPU by nvcc.
+#: The CUDA kernels, emulated on the CPU and compiled by nvcc.
 CUDA_BACKENDS = ('emulated', 'CUDA')
 BACKENDS = (*REFERENCES, *VARIANTS, *CUDA_BACKENDS)
 
@@ -140,7 +140,7 @@ def check_kernel(backend, x, y, grad, bandwidth=4.0):
 def compare(found, plain, exact):
     """Apply the parity rule, or a fixed tolerance in float64."""
     if found.dtype == torch.float64:
-        # The exact form rounds here as much as ours.
+        # PyTorch's exact form has the same rounding error here.
         atol = 1e-12 * exact.abs().max().clamp(max=1).item()
         torch.testing.assert_close(found, exact, rtol=1e-12, atol=atol)
     else:

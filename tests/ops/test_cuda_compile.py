@@ -102,14 +102,14 @@ def test_pycuda_packs_parameters_as_nvcc_lays_them_out(check_sass, tmp_path):
 def test_instructions_of_an_element(check_sass, arch):
     rows, good = check_sass.check(arch, check_sass.nvdisasm())
     assert good, rows
-    # The whole tile of the forward pass, a whole group of the backward pass.
+    # Elements of a forward tile, and of a backward group.
     assert {(row[1], row[2]) for row in rows} == {
         ('laplacian_forward', 112),
         ('laplacian_backward', 49),
     }
 
 
-def test_one_instruction_more_is_found(check_sass, monkeypatch):
+def test_an_additional_instruction_is_found(check_sass, monkeypatch):
     forward, backward = check_sass.KERNELS
     for kernels in (
         (forward._replace(bound=1), backward),

@@ -40,7 +40,7 @@ def test_side_streams(gpu):
     stream = torch.cuda.Stream()
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
-        # Long enough for a launch that does not wait to be too early.
+        # The work takes longer than a launch that does not wait for it.
         torch.cuda._sleep(50_000_000)
         x += 1
         kernel = laplacian_kernel(x, y)
@@ -104,7 +104,7 @@ def test_the_last_device(gpu):
     )
 
 
-def test_more_values_than_32_bits_count(gpu):
+def test_more_values_than_32_bits_can_count(gpu):
     # 2.2e9 values of float16: 4.4 GB, and twice that for the gradient.
     if torch.cuda.mem_get_info()[0] < 24e9:
         pytest.skip('less than 24 GB are free')

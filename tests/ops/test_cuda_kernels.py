@@ -30,7 +30,7 @@ def emulated(emulator):
 
 @pytest.mark.parametrize('m', [7, 49, 64])
 def test_many_tokens_for_a_block(cuda_backend, m, monkeypatch):
-    # As in a large batch: 256 tokens for each block, or what fits.
+    # Large batches give a block 256 tokens, or as many as fit.
     monkeypatch.setattr(laplacian_cuda, 'FEW_BLOCKS', 0)
     x, y, grad = (
         torch.randn(2, *axes, device=cuda_backend.device)
@@ -97,7 +97,7 @@ def test_fallback_by_shared_memory(emulated, size, launches):
     assert found == launches
 
 
-def test_nothing_beyond_the_tensors_is_touched(emulator, monkeypatch):
+def test_kernels_stay_within_their_tensors(emulator, monkeypatch):
     root = str(Path(__file__).parents[2])
     path = os.pathsep.join([root, os.environ.get('PYTHONPATH', '')])
     monkeypatch.setenv('PYTHONPATH', path)

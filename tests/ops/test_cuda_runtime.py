@@ -176,9 +176,9 @@ def test_stream_0_is_used_directly(driver):
     assert driver.stack == 0
 
 
-def test_another_stream_waits_and_is_waited_for(driver, monkeypatch):
+def test_another_stream_is_ordered_before_and_after(driver, monkeypatch):
     launch = launcher.find_launcher(0)
-    # Read again at every launch: the caller may change it.
+    # The current stream is read at every launch, since it may change.
     monkeypatch.setattr(
         torch.cuda, 'current_stream', lambda index: FakeStream(driver, 5)
     )
@@ -203,7 +203,7 @@ def test_a_refused_launch_raises_and_leaves_no_context(driver):
 
 
 @pytest.mark.parametrize('failure', ['init', 'load'])
-def test_a_driver_that_fails_warns_once(driver, failure):
+def test_a_failing_driver_warns_once(driver, failure):
     driver.fails = failure
     x, y = torch.randn(2, 9, 5), torch.randn(2, 4, 5)
     operators = dispatch.cuda_operators(
@@ -219,7 +219,7 @@ def test_a_driver_that_fails_warns_once(driver, failure):
         run(x, y, 4.0)
     reason = f'OSError: {failure} failed'
     assert launcher.status(0) == f'plain PyTorch ({reason})'
-    # Another device may be able to do it.
+    # Other devices are tried independently.
     driver.fails = None
     assert launcher.status(1) == launcher.IN_USE
 
@@ -323,7 +323,7 @@ def test_descriptor():
     assert tensor.tobytes() == expected
     assert (count.dtype, flag.dtype, scale.dtype) == ('i8', 'i8', 'f4')
     assert (count, flag, scale) == (2**40, 1, 0.5)
-    # Finite, since 0 * inf would be NaN.
+    # The argument is finite, since 0 * inf would be NaN.
     assert launcher.kernel_argument(-1e300) == torch.finfo(torch.float32).min
 
 

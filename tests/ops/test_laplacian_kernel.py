@@ -21,9 +21,8 @@ from cuda_ops import laplacian_kernel
 
 OPERATOR = torch.ops.mmlaplacian.laplacian_kernel
 BACKWARD = torch.ops.mmlaplacian.laplacian_kernel_backward
-#: Leading axes, N, M, D: single values, one landmark less and more than a
-#: group, whole and broken tiles of tokens, tails of vectors and blocks,
-#: several groups and slabs.
+#: Leading axes, N, M, D. The sizes are around those of tiles, vectors, blocks,
+#: groups of landmarks and slabs of features.
 SHAPES = [
     ((), 1, 1, 1),
     ((), 7, 5, 3),
@@ -163,7 +162,7 @@ def test_equal_landmarks(backend, m):
 @pytest.mark.parametrize('dtype', DTYPES, ids=str)
 @pytest.mark.parametrize('m', [49, 64])
 def test_same_bits_in_every_order_of_the_work(backend, m, dtype):
-    # On CPUs enough tokens for several threads.
+    # On CPUs, these tokens are enough for several threads.
     n = 300 if backend.emulator else 2500
     x, y, grad = sample(backend, ((3,), n, m, 40), dtype)
 
@@ -300,7 +299,7 @@ def test_reference_gradient_in_parts(monkeypatch):
     grad = torch.randn_like(kernel)
     backward = laplacian_reference.laplacian_kernel_backward
     whole = backward(grad, x, y, kernel, 4.0)
-    # As on a GPU, three rows at a time.
+    # The gradient is computed for three rows at a time, as on a GPU.
     monkeypatch.setattr(laplacian_reference, 'MAX_TRIPLES', 3 * 2 * 11 * 5)
     monkeypatch.setattr(laplacian_reference, 'DEVICES_WITHOUT_TRIPLES', ())
     parts = backward(grad, x, y, kernel, 4.0)

@@ -28,7 +28,7 @@ def test_extreme_bandwidths(backend, bandwidth):
 
 @pytest.mark.parametrize('scale', [1e-3, 0.5, 1.0, 5.0, 1e3])
 def test_equal_and_almost_equal_rows(backend, scale):
-    # Distances are differences of sums: none may be below 0.
+    # Distances are differences of sums, and must not be negative.
     x = torch.randn(200, 32) * scale
     y = x[:49].clone()
     x[100:149] = y.nextafter(torch.tensor(torch.inf))

@@ -83,7 +83,7 @@ def package_copy(target):
 
 def test_a_broken_library_leaves_the_reference(tmp_path):
     place = package_copy(tmp_path)
-    # The right mark in a file that no loader takes.
+    # The file has the right mark, but is not a library.
     (place / 'cuda_ops' / '_C.so').write_bytes(
         MARK + code_hashes().encode() + b'\0'
     )

@@ -94,7 +94,7 @@ def test_default_count_reaches_the_residual(
 
 
 def test_one_iteration_less_is_not_enough(backend):
-    # All landmarks equal: the worst matrix of the bound.
+    # Equal landmarks give the worst matrix of the bound.
     matrix = torch.ones(49, 49, dtype=torch.float64, device=backend.device)
     count = default_num_iters(49, 0.01) - 1
     inverse = backend.newton_schulz_inverse(matrix, count, 0.01, 'identity')

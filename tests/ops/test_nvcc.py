@@ -58,7 +58,7 @@ def test_processes_share_the_cache(fake_nvcc, tmp_path):
     assert kept.read_bytes() == CODE
 
 
-def test_other_code_has_another_place_in_the_cache(fake_nvcc, monkeypatch):
+def test_the_cache_distinguishes_code(fake_nvcc, monkeypatch):
     for architecture in ('90', '80', '90'):
         nvcc.load(SOURCE, architecture)
     assert len(fake_nvcc.read_text().splitlines()) == 2

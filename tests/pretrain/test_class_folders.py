@@ -13,7 +13,7 @@ CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
 
 @pytest.fixture
 def config(mmpretrain, tmp_path):
-    """The digits, with a folder for each."""
+    """A config of digits, with a folder for each class."""
     import mmpretrain.datasets  # noqa: F401
 
     config = Config.fromfile(
@@ -43,7 +43,7 @@ def test_a_class_without_a_folder(config, tmp_path):
 
 
 def test_images_without_folders(mmpretrain, tmp_path):
-    """As ImageNet's validation images come."""
+    """ImageNet's validation images come without class folders."""
     (path,) = CONFIGS.glob('imagenet/laplacianformer-tiny_*.py')
     config = Config.fromfile(path)
     dataset = config.val_dataloader.dataset
@@ -75,7 +75,7 @@ def test_another_number_of_classes(config, part):
         check_datasets(config, 'train')
 
 
-def test_folders_name_the_classes_where_the_config_does_not(config):
+def test_folders_define_classes_that_the_config_lacks(config):
     config.train_dataloader.dataset.metainfo = None
     check_datasets(config, 'train')
     config.model.head.num_classes = 9

@@ -126,7 +126,7 @@ def test_the_pipeline_of_imagenet(mmpretrain, tmp_path):
 
 
 def test_operations_are_counted(mmpretrain):
-    """What the README's table says of tiny, through mmpretrain's class."""
+    """The count of the README's table for tiny, with mmpretrain's class."""
     (path,) = CONFIGS.glob('imagenet/laplacianformer-tiny_*.py')
     with torch.device('meta'):
         model = build(load_config(path)).eval()

@@ -1,4 +1,4 @@
-"""From pictures of digits to a backbone for detectors, as a user goes."""
+"""Commands from pictures of digits to a backbone for detectors."""
 
 import pickle
 from pathlib import Path
@@ -56,7 +56,7 @@ def test_test_writes_metrics_pictures_and_predictions(trained):
 
 
 def test_detectors_can_start_from_the_classifier(trained):
-    """What tools/train.py asks of ``load_from``, and then loads."""
+    """tools/train.py accepts the classifier as ``load_from``."""
     detector = nn.ModuleDict(dict(backbone=LaplacianFormer('nano')))
     path = trained[1] / 'work/epoch_2.pth'
     check_checkpoint(detector, str(path), 'backbone.')
@@ -115,7 +115,7 @@ def test_image_demo_is_not_for_classifiers(trained):
 
 
 def test_an_average_of_the_weights(trained):
-    """The option that the schedule's header names."""
+    """The option that configs/imagenet/README.md names."""
     text = run_python(
         trained[1],
         *(ROOT / 'tools/train.py', CONFIG, '--work-dir', 'averaged'),

@@ -1,4 +1,4 @@
-"""The tool on sizes that take no time."""
+"""tools/benchmarks/benchmark_diagnostics.py on small sizes."""
 
 import subprocess
 import sys

@@ -112,9 +112,7 @@ def test_classes_have_a_folder_each(classes):
             assert cv2.imread(str(path)).shape == (64, 64, 3)
 
 
-def test_classes_leave_out_the_digits_of_validation_scenes(
-    tmp_path, monkeypatch
-):
+def test_classes_skip_the_digits_of_validation_scenes(tmp_path, monkeypatch):
     used, compose = {}, digits.compose_digit
     images, labels = digits.load_mnist()
 
@@ -126,7 +124,7 @@ def test_classes_leave_out_the_digits_of_validation_scenes(
     for split in digits.SPLITS:
         digits.write_classes(tmp_path, {split: 1000}, side=32, seed=0)
     pool = np.concatenate(digits.split_digits(labels, seed=0)['val'])
-    # A thousand turns take every validation digit once.
+    # 1,000 pictures use every validation digit once.
     assert used['val'] == {images[i].tobytes() for i in pool}
     assert not used['val'] & used['train']
     assert len(used['train']) == 1000
@@ -147,13 +145,13 @@ def test_side_of_classes_out_of_range(tmp_path):
         digits.write_classes(tmp_path, dict(val=1), side=20)
 
 
-def test_no_size_of_classes(tmp_path):
+def test_invalid_size_of_classes(tmp_path):
     with pytest.raises(ValueError, match='at least 1'):
         digits.write_classes(tmp_path, dict(train=-5))
 
 
 @pytest.mark.parametrize('write', [digits.write_classes, digits.write_digits])
-def test_pictures_of_others_stay(write, tmp_path):
+def test_other_files_are_not_overwritten(write, tmp_path):
     place = '3' if write is digits.write_classes else ''
     own = tmp_path / 'val' / place / '000123.png'
     own.parent.mkdir(parents=True)
