@@ -57,7 +57,7 @@ void product(const Real* a, const Real* b, Real* c, int64_t rows, int64_t m,
 
 // Loads P = matrix + ridge * I and returns its largest absolute row sum.
 template <typename T, typename Real>
-Real load_matrix(Matrix<const T> matrix, int64_t m, double ridge, Real* p,
+INLINE Real load_matrix(Matrix<const T> matrix, int64_t m, double ridge, Real* p,
                  int64_t stride) {
   Real largest = 0;
   for (int64_t i = 0; i < m; ++i) {
@@ -76,7 +76,7 @@ Real load_matrix(Matrix<const T> matrix, int64_t m, double ridge, Real* p,
 // Replaces P X by 2I - P X and returns the residual: the largest absolute row
 // sum of I - P X.
 template <typename Real>
-Real subtract_from_identity(Real* y, int64_t m, int64_t stride) {
+INLINE Real subtract_from_identity(Real* y, int64_t m, int64_t stride) {
   Real residual = 0;
   for (int64_t i = 0; i < m; ++i) {
     Real total = 0;
