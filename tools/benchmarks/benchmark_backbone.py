@@ -294,7 +294,7 @@ def run(args) -> dict:
     return dict(machine=machine(device), torch=torch.__version__, rows=rows)
 
 
-def main():
+def parse_args():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         '--device', default='cpu', help='cpu or cuda (default: cpu)'
@@ -344,6 +344,11 @@ def main():
     args = parser.parse_args()
     if args.read and not args.read.is_file():
         parser.error(f'--read: expected a file, found none at {args.read}')
+    return args
+
+
+def main():
+    args = parse_args()
     results = json.loads(args.read.read_text()) if args.read else run(args)
     text = markdown(results)
     print(text)
@@ -355,7 +360,9 @@ def main():
         forward = (t for t in tables(results['rows']) if is_forward(t[0]))
         first = next(forward, None)
         if first is None:
-            parser.error('--plot: expected a forward pass, got none')
+            sys.exit(
+                'benchmark_backbone.py: --plot: no forward pass was timed'
+            )
         draw(
             [r for r in first if r['threads'] == first[0]['threads']],
             args.plot,
